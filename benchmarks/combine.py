@@ -41,7 +41,8 @@ from concf.comparison.models import Voters, listed
 from concf.comparison.results_log import ResultsLog
 from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
-from concf.evaluation.evaluate import by_popularity, evaluate
+from concf.evaluation.evaluate import Evaluation, evaluate
+from concf.evaluation.metrics import hits, popularity_groups
 from concf.evaluation.scorers import ListFunction, ScoreFunction
 from concf.strong import students
 from concf.strong.combine import combine
@@ -240,10 +241,24 @@ def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     print(name, seed, {way: (row["recall@50"], row["ndcg@50"]) for way, row in rows.items()}, flush=True)
 
 
+def by_popularity(evaluation: Evaluation, split: Split, at: int = 50, groups: int = 3) -> list[float]:
+    """Recall by popularity of the test items, the most popular first: means over the users with items of a group."""
+    group = popularity_groups(split.train, groups)
+    relevant = split.test[evaluation.users]
+    hit, listed = hits(evaluation.lists[:, :at], relevant), group[evaluation.lists[:, :at]]
+    user = np.repeat(np.arange(len(evaluation.users)), np.diff(relevant.indptr))
+    recalls = []
+    for number in range(groups):
+        total = np.bincount(user[group[relevant.indices] == number], minlength=len(hit))
+        recall = (hit & (listed == number)).sum(1)[total > 0] / total[total > 0]
+        recalls.append(float(recall.mean()) if len(recall) else 0.0)
+    return recalls
+
+
 def figures(model: Any, data: Split, device: str = "cpu") -> dict[str, Any]:
     """The test figures, and recall by popularity."""
     evaluation = evaluate(model, data, on="test", at=AT, metrics=METRICS, device=device)
-    strata = [round(row["recall@50"], 6) for row in by_popularity(evaluation, data)]
+    strata = [round(recall, 6) for recall in by_popularity(evaluation, data)]
     return {name: round(value, 6) for name, value in evaluation.means().items()} | {"strata": strata}
 
 

@@ -19,8 +19,7 @@ from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_ma
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
-from concf.evaluation.validation import Validation
-from concf.evaluation.validation_metric import fitting_metric
+from concf.evaluation.validation import Validation, fitting_metric
 from concf.reference.run import ReferenceRun
 from concf.reference.settings import ReferenceSettings
 from concf.reference.train import train_reference

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from concf.baselines.factorisation import Popularity
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.evaluate import ALL_METRICS, by_popularity, evaluate, score_lists
+from concf.evaluation.evaluate import ALL_METRICS, evaluate, score_lists
 from concf.evaluation.metrics import ACCURACY
 
 CUTS = (1, 5, 10)
@@ -98,7 +97,7 @@ def test_metrics_and_cuts_that_are_none_are_refused(split):
         with pytest.raises(ConfigError):
             evaluate(lambda users: draw_scores(split)[users], split, **options)
     lists, one = np.zeros((1, 3), np.int32), csr_array(np.ones((1, 4), np.float32))
-    with pytest.raises(ConfigError, match="first 5 places of lists of 3"):
+    with pytest.raises(ConfigError, match="first 5 ranks of lists of 3"):
         score_lists(lists, np.arange(1), one, one, at=[1, 5])
 
 
@@ -107,28 +106,3 @@ def test_an_item_beyond_the_catalogue_is_refused_and_never_another_users_hit():
     lists = np.array([[4 + 2], [0]], np.int32)  # user 0 is recommended an item that does not exist
     with pytest.raises(DataError):
         score_lists(lists, np.arange(2), test, test, at=[1])
-
-
-def test_recall_by_popularity_is_that_of_the_held_out_items_of_each_group() -> None:
-    """Against loops over users and items."""
-    split = prepare(Simulation(users=40, items=30, events=900, tastes=4).draw(1), protocol="random")
-    for groups in (1, 3):
-        evaluation = evaluate(Popularity().fit(split.train), split, at=8)
-        popularity = split.train.toarray().astype(bool).sum(0)
-        order = sorted(range(30), key=lambda item: (-popularity[item], item))
-        group, before = {}, 0
-        for item in order:
-            group[item] = min(before * groups // popularity.sum(), groups - 1)
-            before += popularity[item]
-        rows = by_popularity(evaluation, split, at=8, groups=groups)
-        for number, row in enumerate(rows):
-            shares = []
-            for user, listed in zip(evaluation.users.tolist(), evaluation.lists.tolist(), strict=True):
-                wanted = [item for item in split.test[[user]].indices.tolist() if group[item] == number]
-                if wanted:
-                    shares.append(len(set(wanted) & set(listed)) / len(wanted))
-            assert row["items"] == sum(each == number for each in group.values())
-            assert row["users"] == len(shares)
-            assert row["recall@8"] == pytest.approx(np.mean(shares) if shares else 0.0)
-        if groups == 1:
-            assert rows[0]["recall@8"] == pytest.approx(evaluation.means()["recall@8"])

@@ -126,10 +126,10 @@ def test_every_point_is_measured_and_own_candidates_and_named_models_take_part()
         ({"ease": {"regularisation": 100}}, "expected a list"),
         ({"ease": [100]}, "expected settings"),
         ({"reference": {"consensus.wait": [1]}}, "reference: unknown setting 'consensus.wait'"),
-        ({"strong": {"consensus.weight": [0.1]}}, "without effect"),
+        ({"strong": {"consensus.weight": [0.1]}}, "unknown setting"),
         ({"reference": {"weights.function": ["log"]}}, "whole comparison"),
         ({"ease": {"regularisation": list(range(1, 400))}}, "399 points .* at most 300"),
-        ({"strong": {"model.dimensions": [8, 16], "training.metric": ["ndcg@10"]}}, "validates by ndcg@10"),
+        ({"strong": {"dimensions": [8, 16], "training.metric": ["ndcg@10"]}}, "validates by ndcg@10"),
     ],
 )
 def test_nonsense_is_refused_before_anything_is_fitted(data: Split, grid: Any, message: str) -> None:

@@ -51,7 +51,7 @@ def stopped(stopped_once: Path, tmp_path: Path) -> Path:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from concf.runtime.locks import held
+from concf.runtime.files import held
 with held(Path(sys.argv[1]), "trains here"):
     print("held", flush=True)
     time.sleep(600)

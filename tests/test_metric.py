@@ -18,7 +18,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.evaluate import evaluate
-from concf.evaluation.validation_metric import fitting_metric, refuse_blind
+from concf.evaluation.validation import fitting_metric, refuse_blind
 from concf.models import choose_settings, train
 from concf.reference.run import ReferenceRun
 from concf.reference.trainer import Trainer

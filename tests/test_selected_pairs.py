@@ -17,7 +17,7 @@ from concf.reference.objectives import FIVE
 from concf.reference.settings import ReferenceSettings
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
-from concf.runtime.seeds import derive_seed
+from concf.runtime.arguments import derive_seed
 from reproduction.ablations import ABLATIONS, Selector
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -23,7 +23,7 @@ from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings
-from concf.runtime.seeds import derive_seed
+from concf.runtime.arguments import derive_seed
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -17,7 +17,7 @@ from concf.baselines.table import BASELINES, Candidate
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, option
-from concf.evaluation.validation_metric import fitting_metric
+from concf.evaluation.validation import fitting_metric
 from concf.runtime.settings import flat, read_toml
 
 Grid = Mapping[str, Mapping[str, Any]]  # model -> setting -> values to try

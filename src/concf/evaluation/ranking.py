@@ -15,7 +15,7 @@ from torch import Tensor
 
 from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import flat_cells
-from concf.evaluation.scorers import BlockScorer, Factors, ListFunction, Scorer, as_scorer, floats
+from concf.evaluation.scorers import BlockScorer, Factors, ListFunction, as_scorer, floats
 from concf.runtime.arguments import check_count
 from concf.runtime.executors import in_threads, n_threads
 from concf.runtime.progress import working
@@ -24,7 +24,7 @@ NOTHING = -1  # at the end of a list that is shorter
 CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the cache is ranked fastest
 GPU_MEMORY = 1 << 28
 SMALLEST_BLOCK = 16  # users, however many threads share the memory
-LISTED_USERS = 4096  # whose lists are asked for at a time
+LISTED_USERS = 4096  # of one call of a list function
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -66,7 +66,7 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _lowest_columns_win(scores: Tensor, border: Tensor, k: int) -> Tensor:
-    """The scores, with -inf for those equal to the border's that the lower columns leave no room for."""
+    """Set scores equal to the border to -inf where lower columns with that score fill the list."""
     tied = scores == border[:, None]
     room = k - (scores > border[:, None]).sum(1, keepdim=True)
     return scores.masked_fill(tied & (tied.cumsum(1) > room), -torch.inf)
@@ -93,8 +93,8 @@ def rank(
     """[len(users), k] the best items of each user, best first; -1 where fewer than k can be recommended.
 
     model:  anything `as_scorer` takes
-    seen:   [users, items] what is left out
-    memory: bytes of scores held at a time; it sets how many users go through together
+    seen:   [users, items] items to leave out
+    memory: bytes of scores held at a time; it sets the number of users in a block
     Ties go to the lower item position. An item scored -inf is not recommended.
     """
     k = check_count("k", k)
@@ -108,10 +108,16 @@ def rank(
         return _rank_lists(scorer, users, k, seen, lists)
     threads = n_threads() if isinstance(scorer, BlockScorer) and torch.device(device).type == "cpu" else 1
     budget = (memory or (CPU_MEMORY if torch.device(device).type == "cpu" else GPU_MEMORY)) // threads
-    _refuse_other_users(scorer, users, seen)
+    last = int(users.max())
+    n_users = len(scorer.user) if isinstance(scorer, Factors) else seen.shape[0] if seen is not None else last + 1
+    if last >= n_users or users.min() < 0:
+        raise ConfigError(f"user position {last}: expected 0 to {n_users - 1}")
     probe = floats(scorer.scores(torch.as_tensor(users[:1])))
-    _refuse_other_items(probe, seen)
+    if probe.ndim != 2 or len(probe) != 1:
+        raise ConfigError(f"for one user the model gives scores of shape {list(probe.shape)}; expected [1, items]")
     n_items = probe.shape[1]
+    if seen is not None and n_items != seen.shape[1]:
+        raise ConfigError(f"the model scores {n_items} items and the data has {seen.shape[1]}")
     size = min(len(users), max(1 if memory else SMALLEST_BLOCK, budget // (probe.element_size() * n_items)))
     buffers: SimpleQueue[Tensor] = SimpleQueue()  # reused: fresh memory costs more than the product
     for _ in range(threads):
@@ -139,7 +145,7 @@ def rank(
 
 
 def rank_everyone(factors: Factors, k: int, seen: Seen, users: slice = slice(None)) -> Tensor:
-    """[users, k] int32: as `rank` for every user, or a run of them, but the lists stay where the vectors are."""
+    """[users, k] int32: as `rank` for all users, or a slice of them, but the lists stay on the vectors' device."""
     device, n_items = factors.user.device, len(factors.item)
     chosen = range(len(factors.user))[users]
     if device.type == "cpu":
@@ -157,39 +163,25 @@ def rank_everyone(factors: Factors, k: int, seen: Seen, users: slice = slice(Non
 
 
 class Seen:
-    """What each user has seen, on a device: `matrix` [users, items] with the positions of its cells beside it."""
+    """Seen items of each user: `matrix` [users, items], and the flat positions of its cells on a device."""
 
     def __init__(self, matrix: csr_array, device: str | torch.device) -> None:
         self.matrix, self.device = matrix, torch.device(device)
 
     @cached_property
     def ends(self) -> list[int]:
-        """[users + 1] where a user's cells begin, and the last one's end."""
+        """[users + 1] offsets of the users' cells."""
         return list(self.matrix.indptr.tolist())
 
     @cached_property
     def cells(self) -> Tensor:
-        """[n] positions of the cells in the flattened matrix; made at the first use."""
+        """[n] positions of the cells in the flattened matrix."""
         return torch.from_numpy(flat_cells(self.matrix)).to(self.device)
 
     def flat(self, begin: int, end: int) -> Tensor:
         """The cells of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
         n_items: int = self.matrix.shape[1]
         return self.cells[self.ends[begin] : self.ends[end]] - begin * n_items
-
-
-def _refuse_other_items(probe: Tensor, seen: csr_array | None) -> None:
-    if probe.ndim != 2 or len(probe) != 1:
-        raise ConfigError(f"for one user the model gives scores of shape {list(probe.shape)}; expected [1, items]")
-    if seen is not None and probe.shape[1] != seen.shape[1]:
-        raise ConfigError(f"the model scores {probe.shape[1]} items and the data has {seen.shape[1]}")
-
-
-def _refuse_other_users(scorer: Scorer, users: NDArray[np.int64], seen: csr_array | None) -> None:
-    last = int(users.max())
-    n_users = len(scorer.user) if isinstance(scorer, Factors) else seen.shape[0] if seen is not None else last + 1
-    if last >= n_users or users.min() < 0:
-        raise ConfigError(f"user position {last} is asked for and there are {n_users} users, numbered from 0")
 
 
 def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_array | None) -> NDArray[np.int32]:
@@ -206,7 +198,7 @@ def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_arra
 def _rank_lists(
     scorer: ListFunction, users: NDArray[np.int64], k: int, seen: csr_array | None, lists: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Lists as they were given, seen items and -1 taken out, cut at k."""
+    """Lists of a `ListFunction` without seen items and -1, cut at k."""
     longest = int(np.diff(seen.indptr)[users].max()) if seen is not None else 0
     for begin in range(0, len(users), LISTED_USERS):
         block = users[begin : begin + LISTED_USERS]

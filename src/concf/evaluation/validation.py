@@ -1,4 +1,4 @@
-"""Figures of ranked lists that are there anyway, without ranking again: validation, and how much heads agree."""
+"""Validation: the metric that epochs are chosen by, and its value for lists that are ranked already."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from concf.data.split import Split
+from concf.errors import ConfigError, note
 from concf.evaluation.metrics import ACCURACY, flat_cells
-from concf.evaluation.validation_metric import parsed
+from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.runtime.seeds import derive_seed
 
 CELLS = 1 << 24  # of a table [users, items] that is held at a time
+AUTO = "auto"
+USUAL = "recall@50"  # the paper's
+SMALL = 500  # candidates: with fewer, 50 ranks are a large share of them
+SHORTEST = 5  # least cutoff of NDCG
+ORDERLESS = ("recall", "precision", "hit")  # do not depend on the order of the first ranks
+BLUNT = 0.5  # share of its greatest value that a random order reaches
 
 
 class Validation:
-    """The mean of a metric such as recall@50 on the validation part; what `evaluate` would give for the same lists.
+    """Mean of a metric such as recall@50 on the validation part, equal to that of `evaluate` for the same lists.
 
-    The test part is not looked at, not even to leave its items out of the lists.
-    depth: places of a list that are looked at
-    users: [e] this process's validated users, counted from its `first` user
-    group: of several processes each looks at the lists of its own users, and all know the figure of everyone's
-    validated: the users whose lists are looked at; None: all who hold out items
+    The test part is not read, not even to leave its items out of the lists.
+    depth: length of the lists
+    users: [e] local validated users, relative to the `first` local user
+    group: each process scores the lists of its local users; the mean over all users is known to every process
+    validated: users to validate; None: all who hold out items
     """
 
     def __init__(
@@ -36,43 +42,43 @@ class Validation:
         self.metric = ACCURACY[name]
         self.n_users, self.n_items = data.train.shape
         self.group, self.validated = group, data.validated if validated is None else validated
-        mine = group.share(self.n_users)
-        self.first = mine.start
-        users = self.validated[(self.validated >= mine.start) & (self.validated < mine.stop)]
-        self.users = torch.from_numpy(users - mine.start).to(device)
+        local = group.share(self.n_users)
+        self.first = local.start
+        users = self.validated[(self.validated >= local.start) & (self.validated < local.stop)]
+        self.users = torch.from_numpy(users - local.start).to(device)
         self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)
         self.valid = torch.from_numpy(np.sort(flat_cells(data.valid[users]))).to(device)
         self.depth = min(self.n, self.n_items)
 
     def __call__(self, lists: Tensor) -> float:
-        """The figure of lists [this process's users, depth or more] over all users, training items not in them."""
+        """Return the mean over all users, given the lists [local users, depth or more], without training items."""
         return self.of_its_users(lists[self.users])
 
     def of_its_users(self, lists: Tensor) -> float:
-        """The same of the lists [e, depth or more] of this process's `users` alone."""
+        """Return the mean over all users, given the lists [e, depth or more] of the local `users`."""
         hit = self.held_out(lists[:, : self.depth])
         if hit.shape[1] < self.n:
             hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
-        return float(self._of_everyone(self.metric(hit.cpu().numpy(), self.total)).mean())
+        scores = self.metric(hit.cpu().numpy(), self.total)
+        if self.group.several:  # all users in their order: the mean does not depend on the number of processes
+            share, device = self.group.share(self.n_users), self.users.device
+            local = torch.zeros(share.stop - share.start, dtype=torch.float64, device=device)
+            local[self.users] = torch.from_numpy(scores).to(device)
+            scores = self.group.gather(local, self.n_users).cpu().numpy()[self.validated]
+        return float(scores.mean())
 
     def held_out(self, lists: Tensor) -> Tensor:
-        """[e, L] where the lists [e, L] of this process's `users` have an item that is held out for validation."""
+        """[e, L] whether an item of the lists [e, L] of the local `users` is held out for validation."""
         items = lists.long()
+        if not len(self.valid):
+            return torch.zeros_like(items, dtype=torch.bool)
         keys = torch.arange(len(items), device=items.device)[:, None] * self.n_items + items
-        return _among(keys, self.valid) & (items >= 0)
-
-    def _of_everyone(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[e] of all validated users in their order, so that the mean does not depend on the number of processes."""
-        if not self.group.several:
-            return figures
-        share, device = self.group.share(self.n_users), self.users.device
-        mine = torch.zeros(share.stop - share.start, dtype=torch.float64, device=device)
-        mine[self.users] = torch.from_numpy(figures).to(device)
-        return np.asarray(self.group.gather(mine, self.n_users).cpu().numpy()[self.validated])
+        at = torch.searchsorted(self.valid, keys).clamp(max=len(self.valid) - 1)
+        return torch.eq(self.valid[at], keys) & (items >= 0)
 
 
 def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int64]:
-    """[n] of the users, ascending, drawn by the run's seed and the same in every epoch; None, or too many: all."""
+    """[n] sampled users, ascending, by the run's seed and the same in every epoch; None, or n >= all: all users."""
     if n is None or n >= len(users):
         return users
     random = np.random.Generator(np.random.Philox(derive_seed(seed, 0, 3)))
@@ -82,10 +88,10 @@ def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int
 def shared_items(
     lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int, group: ProcessGroup = ALONE
 ) -> dict[str, float]:
-    """name -> the share of the first n items of `agreed` that its own first n hold too, of all users together.
+    """name -> share of the first n items of `agreed` that its own first n contain, over all users.
 
-    lists: of [users, n or more], agreed: [users, n or more]; -1 at an empty place. Whole numbers are added, so that the
-    order of a GPU's sums does not show.
+    lists: of [users, n or more], agreed: [users, n or more]; -1 pads short lists. Integers are summed: the order of a
+    GPU's additions has no effect.
     """
     both, there = torch.zeros(len(lists), dtype=torch.int64, device=agreed.device), (agreed[:, :n] >= 0).sum()
     size = max(1, CELLS // (n_items + 1))
@@ -94,14 +100,59 @@ def shared_items(
         items = [each.where(each >= 0, n_items) for each in items]
         in_consensus = torch.zeros(len(items[0]), n_items + 1, dtype=torch.bool, device=agreed.device)
         in_consensus.scatter_(1, items[0], True)
-        in_consensus[:, n_items] = False  # empty places
+        in_consensus[:, n_items] = False  # padding
         both += torch.stack([in_consensus.gather(1, each).sum() for each in items[1:]])
     group.all_reduce([both, there])
     return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
 
 
-def _among(items: Tensor, known: Tensor) -> Tensor:
-    if not len(known):
-        return torch.zeros_like(items, dtype=torch.bool)
-    at = torch.searchsorted(known, items).clamp(max=len(known) - 1)
-    return torch.eq(known[at], items)
+def parsed(metric: str) -> tuple[str, int]:
+    """Parse a metric such as recall@50 into its name and cutoff."""
+    name, _, n = metric.partition("@")
+    if name not in ACCURACY or not n.isdecimal() or int(n) < 1:
+        raise ConfigError(
+            f"training.metric = {metric!r}: expected one of {', '.join(ACCURACY)} at a length, as {USUAL}, or {AUTO}"
+        )
+    return name, int(n)
+
+
+def fitting_metric(metric: str, data: Split) -> str:
+    """Return the metric; for `auto` recall@50 or, where a user has few candidates, NDCG at a tenth of them.
+
+    Candidates are the items that a user has not trained on, on average over the validated users.
+    """
+    if metric != AUTO:
+        parsed(metric)
+        return metric
+    candidates = float(_candidates(data).mean())
+    return USUAL if candidates >= SMALL else f"ndcg@{max(int(candidates / 10), SHORTEST)}"
+
+
+def refuse_blind(metric: str, data: Split) -> None:
+    """Raise if a metric is equal for every order of the items; warn if the order hardly matters to it."""
+    name, n = parsed(metric)
+    if name not in ORDERLESS:
+        return
+    share = np.minimum(1.0, n / np.maximum(_candidates(data), 1))
+    if name == "hit":
+        share = 1 - (1 - share) ** np.diff(data.valid.indptr)[data.validated]
+    chance = float(share.mean())
+    better = f"Choose {fitting_metric(AUTO, data)}, or leave it at {AUTO}"
+    if chance == 1:
+        raise ConfigError(
+            f"training.metric = {metric!r} cannot tell one epoch from another: no validated user has more than {n} "
+            f"items to rank. {better}"
+        )
+    if chance >= BLUNT:
+        note(
+            f"training.metric = {metric!r}: a random order comes to {chance:.0%} of its greatest value; it hardly "
+            f"tells one epoch from another. {better}"
+        )
+
+
+def _candidates(data: Split) -> NDArray[np.float64]:
+    """[v] number of items that each validated user has not trained on."""
+    if not len(data.validated):
+        raise ConfigError("no user has validation items, which the best epoch is chosen by")
+    trained = np.diff(data.train.indptr)[data.validated]
+    return np.asarray(data.train.shape[1] - trained, np.float64)

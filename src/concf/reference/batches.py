@@ -14,7 +14,7 @@ from torch import Tensor
 
 from concf.reference.heads import Columns
 from concf.reference.objectives import LossSettings
-from concf.runtime.seeds import derive_seed
+from concf.runtime.arguments import derive_seed
 
 Positions = NDArray[np.signedinteger[Any]]
 

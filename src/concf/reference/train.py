@@ -13,7 +13,7 @@ import torch
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.validation_metric import refuse_blind
+from concf.evaluation.validation import refuse_blind
 from concf.reference import kernels
 from concf.reference.objectives import choose
 from concf.reference.run import ReferenceRun

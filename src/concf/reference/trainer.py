@@ -16,8 +16,7 @@ from torch import Tensor
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.validation import Validation, sample
-from concf.evaluation.validation_metric import fitting_metric
+from concf.evaluation.validation import Validation, fitting_metric, sample
 from concf.reference.balance import gradient_scale, normalise, training_ratio, weight_gradient
 from concf.reference.batches import Batch, SampledSoftmax, Sampler
 from concf.reference.cuda_graphs import CudaGraph, Streams
@@ -28,8 +27,8 @@ from concf.reference.objectives import choose
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.run import make_model
 from concf.reference.settings import ReferenceSettings
+from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.runtime.seeds import derive_seed
 
 CLIPPED = ("bpr", "multinomial")  # heads whose scores grow without bound: `consensus.clip` is for them
 

@@ -27,8 +27,7 @@ from concf.runs.model_card import model_card
 from concf.runs.run import Run
 from concf.runs.settings import differing
 from concf.runs.state import TRAINER, flatten, unflatten
-from concf.runtime.files import BLANK, FIELD, is_partial, new_file, refuse_changed, seal
-from concf.runtime.locks import held
+from concf.runtime.files import BLANK, FIELD, held, is_partial, new_file, refuse_changed, seal
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.system import LOCKS_MAPPED_FILES

@@ -21,7 +21,7 @@ from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.scorers import Factors, ListFunction, WithFallback
-from concf.evaluation.validation_metric import fitting_metric
+from concf.evaluation.validation import fitting_metric
 from concf.runs.fold_in import FoldIn
 from concf.runs.settings import RunSettings
 from concf.runtime.arguments import check_cutoffs

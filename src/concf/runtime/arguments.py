@@ -1,4 +1,4 @@
-"""Check the numbers that callers pass, type and range, and the names of arguments."""
+"""Check the numbers that callers pass and the names of arguments; derive seeds."""
 
 from __future__ import annotations
 
@@ -7,38 +7,25 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from concf.errors import ConfigError
 
 LARGEST_SEED = 2**63 - 1
 
 
 def check_count(name: str, value: Any) -> int:
-    """An integer of 1 or more, such as the length of a list; numpy integers are accepted, True is not."""
-    number = _integer(name, value)
-    if number < 1:
-        raise ConfigError(f"{name} = {number}: expected an integer of 1 or more")
-    return number
-
-
-def check_names(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse names of arguments that a function does not have, and suggest the nearest one that it has."""
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            fix = f"Did you mean {near[0]}?" if near else f"Its arguments are {', '.join(known)}"
-            raise ConfigError(f"{function}: unknown argument {name!r}. {fix}")
+    """Check an integer of 1 or more, such as the length of a list; numpy integers are accepted, True is not."""
+    return _integer(name, value, 1)
 
 
 def check_seed(value: Any) -> int:
-    """A random seed."""
-    number = _integer("seed", value)
-    if not 0 <= number <= LARGEST_SEED:
-        raise ConfigError(f"seed = {number}: expected an integer from 0 to {LARGEST_SEED}")
-    return number
+    """Check a random seed."""
+    return _integer("seed", value, 0, LARGEST_SEED)
 
 
 def check_cutoffs(name: str, value: Iterable[int] | int) -> list[int]:
-    """The distinct list lengths of one integer or several."""
+    """Distinct list lengths of one integer or several."""
     several = value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else [value]
     cutoffs = list(dict.fromkeys(check_count(name, each) for each in several))
     if not cutoffs:
@@ -46,7 +33,24 @@ def check_cutoffs(name: str, value: Iterable[int] | int) -> list[int]:
     return cutoffs
 
 
-def _integer(name: str, value: Any) -> int:
+def check_names(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse argument names that a function does not have, and suggest the nearest one that it has."""
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            fix = f"Did you mean {near[0]}?" if near else f"Its arguments are {', '.join(known)}"
+            raise ConfigError(f"{function}: unknown argument {name!r}. {fix}")
+
+
+def derive_seed(*key: int) -> int:
+    """Derive a seed for one purpose, from the run's seed, the epoch and the purpose."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _integer(name: str, value: Any, least: int, most: int | None = None) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ConfigError(f"{name} = {value!r}: expected an integer, found {type(value).__name__}")
+    if int(value) < least or (most is not None and int(value) > most):
+        allowed = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{name} = {value}: expected an integer {allowed}")
     return int(value)

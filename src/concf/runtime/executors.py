@@ -1,4 +1,4 @@
-"""Independent jobs on several workers: threads or processes of this machine, or a Ray cluster.
+"""Executors of independent jobs: threads or processes of this machine, or a Ray cluster.
 
 A worker receives the function once and keeps it from job to job, with whatever the function has loaded by then.
 """
@@ -51,10 +51,10 @@ _outside: ContextVar[int | None] = ContextVar("threads of PyTorch outside one_th
 
 
 def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: int) -> Iterator[Result]:
-    """The results in the order of the jobs, a job a thread: threads that share one wait for each other all the time.
+    """Yield the results in the order of the jobs, each job on one thread, with one thread of PyTorch.
 
-    For functions that spend their time in numpy, SciPy or PyTorch. Each worker has one thread of PyTorch's. The workers
-    stay for the next call: to start them can take longer than what they do.
+    For functions that spend their time in numpy, SciPy or PyTorch. The workers are kept for the next call: to start
+    them can take longer than their work.
     """
     if threads == 1 or len(jobs) == 1 or threading.current_thread().name.startswith(WORKER):
         yield from map(function, jobs)
@@ -80,28 +80,25 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
 
 
 def in_blocks(function: Callable[[Job], Result], jobs: Sequence[Job], device: torch.device) -> Iterator[Result]:
-    """The results in the order of the jobs: on a CPU as `in_threads` with all threads, on a GPU one after the other."""
+    """Yield the results in the order of the jobs: on a CPU with all threads, on a GPU one after the other."""
     return in_threads(function, jobs, n_threads() if device.type == "cpu" else 1)
 
 
 def each_block(function: Callable[[slice], object], length: int, device: torch.device) -> None:
-    """Call a function with the runs of `blocks_of`, by threads."""
+    """Call a function with the slices of `blocks_of`, on threads."""
     for _ in in_blocks(function, blocks_of(length, device), device):
         pass
 
 
 def blocks_of(length: int, device: torch.device) -> list[slice]:
-    """Runs of like length of 0 to `length`; on a GPU all of it.
-
-    They, and so what is computed from each, do not depend on the number of threads.
-    """
+    """Slices of about equal length of 0 to `length`; on a GPU one. They do not depend on the number of threads."""
     count = CPU_BLOCKS if device.type == "cpu" else 1
-    bounds = [length * place // count for place in range(count + 1)]
+    bounds = [length * k // count for k in range(count + 1)]
     return [slice(begin, end) for begin, end in pairwise(bounds) if begin < end]
 
 
 def n_threads() -> int:
-    """How many threads may work: PyTorch's own number, or within `one_thread_each` what it was outside."""
+    """Number of threads that may work: PyTorch's, or within `one_thread_each` the number outside it."""
     import torch
 
     return _outside.get() or torch.get_num_threads()
@@ -109,9 +106,9 @@ def n_threads() -> int:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Within, an operation of PyTorch's has one thread, and `in_threads` divides the work.
+    """Give each operation of PyTorch one thread, so that `in_threads` divides the work.
 
-    Threads that share an operation wait for each other, actively; where other programs work too, most of the time.
+    Threads that share an operation wait for each other, actively; on a busy machine most of the time.
     """
     import torch
 
@@ -131,10 +128,10 @@ def execute(
 ) -> Done[Job, Result]:  # fmt: skip
     """Yield each job when it is done, in any order, with a future that holds its result or its exception.
 
-    function: of a module, or an instance of a class of one; a worker has its share of the threads, on Ray one
+    function: must be picklable; a worker has its share of the threads, on Ray one
     engine:   processes or ray; None: this process, one job after the other
-    workers:  how many; None: one for each core of this machine, or of the cluster
-    gpus:     the share of a GPU that Ray reserves for each job, if the cluster has GPUs
+    workers:  number; None: one for each core of this machine, or of the cluster
+    gpus:     share of a GPU that Ray reserves for each job, if the cluster has GPUs
     """
     if engine is None:
         return one_after_the_other(function, jobs)
@@ -146,7 +143,7 @@ def execute(
 
 
 def one_after_the_other(function: Callable[[Job], Result], jobs: Sequence[Job]) -> Done[Job, Result]:
-    """The same in this process."""
+    """Execute the jobs in this process."""
     for job in jobs:
         future: Future[Result] = Future()
         try:
@@ -190,7 +187,7 @@ def _call(job: Any) -> Any:
 
 
 def _call_on_ray(job: Any, version: str, call: str, function: list[Any]) -> Any:
-    """Do a job with the function of that call, from Ray's object store unless this worker has it.
+    """Run a job with the function of that call of `execute`, from Ray's object store unless this worker has it.
 
     function: one reference, in a list so that Ray does not resolve it for every job
     """
@@ -205,7 +202,7 @@ def _call_on_ray(job: Any, version: str, call: str, function: list[Any]) -> Any:
 def _on_ray(
     function: Callable[[Job], Result], jobs: Sequence[Job], workers: int | None, gpus: float
 ) -> Done[Job, Result]:
-    """Jobs are Ray's tasks: it finds room for them, and retries those whose worker or machine is lost."""
+    """Run the jobs as tasks of Ray, which retries those whose worker or machine is lost."""
     if not jobs:
         return
     with ray_cluster(workers) as ray:
@@ -219,30 +216,25 @@ def _on_ray(
                 while waiting and len(running) < (workers or len(jobs)):
                     job = waiting.pop()
                     running[task.remote(job, *sent)] = job
+                future: Future[Any] = Future()
                 with redirect_stdout(sys.stderr):  # Ray prints news of lost machines
                     (done, *_), _ = ray.wait(list(running))
-                    result = _result(ray, done)
-                yield running.pop(done), result
+                    try:
+                        future.set_result(ray.get(done))
+                    except ray.exceptions.RayTaskError as error:
+                        future.set_exception(error.cause if isinstance(error.cause, Exception) else error)
+                    except ray.exceptions.RayError as error:
+                        reason = f"its worker died {RETRIES + 1} times, perhaps out of memory ({type(error).__name__})"
+                        future.set_exception(PeerError(reason))
+                yield running.pop(done), future
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
 
 
-def _result(ray: Any, reference: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    try:
-        future.set_result(ray.get(reference))
-    except ray.exceptions.RayTaskError as error:
-        future.set_exception(error.cause if isinstance(error.cause, Exception) else error)
-    except ray.exceptions.RayError as error:
-        what = f"its worker died {RETRIES + 1} times, perhaps for want of memory ({type(error).__name__})"
-        future.set_exception(PeerError(what))
-    return future
-
-
 @contextmanager
 def ray_cluster(workers: int | None) -> Iterator[Any]:
-    """Ray, connected: as the caller has done it already, to the cluster at RAY_ADDRESS, or to one that is started."""
+    """Connect Ray, unless the caller has: to the cluster at RAY_ADDRESS, or to a local one that is started."""
     address = os.environ.get("RAY_ADDRESS", "")
     started = address in ("", "local")
     for name, value in (STARTED if started else JOINED).items():

@@ -1,4 +1,4 @@
-"""Files and folders that appear complete or not at all: they are written beside their place, then renamed.
+"""Files and folders that appear complete or not at all: written beside their place, then renamed; lock files.
 
 A safetensors file has its checksum inside, so that both are renamed together: the SHA-256 of the whole file with 64
 zeros in place of the checksum, which is in the metadata of the header.
@@ -10,16 +10,19 @@ import hashlib
 import os
 import re
 import shutil
+import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from concf.errors import DataError, option
+from concf.errors import ConfigError, DataError, option
 from concf.runtime.system import sync
 
 FIELD = "sha256"
@@ -83,13 +86,38 @@ def _written(target: Path, fix: str = "") -> Iterator[Path]:
         raise DataError(f"{target}: could not be written ({reason}). Nothing was left behind{fix}") from error
 
 
+@contextmanager
+def held(path: Path, work: str) -> Iterator[None]:
+    """Hold a lock file while the block runs, then remove it; the system frees it however the process ends.
+
+    A second process is refused, with the name of the first. work: what the holder does, for the message
+    """
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = "another process"
+        with suppress(OSError):  # Windows does not let others read a locked file
+            holder = path.read_text(encoding="utf-8") or holder
+        raise ConfigError(f"{path.parent}: {holder} {work}. Wait until it has ended, or stop it") from None
+    try:
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        with suppress(OSError):
+            path.write_text(f"since {started} process {os.getpid()} on {socket.gethostname()!r}", encoding="utf-8")
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes it when it is released
+            path.unlink()
+        lock.release()
+
+
 def is_partial(path: Path, target: Path) -> bool:
-    """Whether a killed process left it behind while it was writing the target."""
+    """Whether a path is a leftover of a killed process that was writing the target."""
     return path.name.startswith(f".{target.name}.partial-")
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file."""
+    """Return the checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -116,7 +144,7 @@ def refuse_changed(path: Path) -> None:
 
 
 def refuse_no_file(path: Path, fix: str = "") -> None:
-    """Refuse what is not a file. fix: what to do about a folder."""
+    """Refuse a path that is not a file. fix: what to do about a folder."""
     if path.is_dir():
         raise DataError(f"{path}: is a folder, not a file.{fix}")
     if not path.is_file():
@@ -124,12 +152,12 @@ def refuse_no_file(path: Path, fix: str = "") -> None:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """The array of a `.npy` file, read-only and memory-mapped."""
+    """Map the array of a `.npy` file, read-only."""
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def _clean_up(target: Path) -> None:
-    """Repair what a killed process left beside the target: move a replaced folder back, remove the rest."""
+    """Clean up after a killed process: move a replaced folder back, remove other leftovers."""
     for stale in sorted(target.parent.glob(f".{target.name}.*-*"), reverse=True):  # `replaced` before `partial`
         state, _, pid = stale.name.removeprefix(f".{target.name}.").partition("-")
         if state not in ("partial", "replaced") or not pid.isdigit():

@@ -1,7 +1,7 @@
 """The process group: which part of the work this process does, and how processes communicate.
 
-Every process holds the whole model. Each takes its rows of every global batch, and its users of every ranking; what
-they find is added up or put together here, by PyTorch's own collectives (gloo on a CPU, NCCL on GPUs).
+Every process holds the whole model, and takes its rows of every global batch and its users of every ranking. Results
+are all-reduced or gathered by PyTorch's collectives (gloo on a CPU, NCCL on GPUs).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 MATRIX = "data", "indices", "indptr", "shape"  # a file each
-TIMEOUT = 600.0  # seconds that a process waits for the others: longer than the first one reads a log or writes a file
-PIECE = 1 << 24  # bytes of each process that are put together at a time
+TIMEOUT = 600.0  # seconds to wait for the others: more than rank 0 takes to read a log or write a file
+PIECE = 1 << 24  # bytes of each process that are gathered at a time
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
     """Process `rank` of `size`, `local_rank` on its machine, which waits for the others no longer than `timeout`.
 
-    launcher: the process that started it, if another did to end it with the others
-    Every method but `share` and `refuse_orphan` must be called by all processes alike. What a process of several draws
-    for dropout is its own; all other randomness depends on seed and epoch alone, and is the same in all of them.
+    launcher: id of the process that started this one, if any
+    Every method but `share` and `refuse_orphan` is collective: all processes must call it. Dropout is drawn by each
+    process; all other randomness depends on seed and epoch alone, and is equal on all ranks.
     """
 
     rank: int = 0
@@ -53,7 +53,7 @@ class ProcessGroup:
 
     @property
     def local_size(self) -> int:
-        """How many of the processes are on this machine."""
+        """Number of processes on this machine."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if self.several else 1
 
     @property
@@ -67,12 +67,12 @@ class ProcessGroup:
         return self.size > 1
 
     def share(self, n: int, rank: int | None = None) -> slice:
-        """The users, or rows of a global batch, of a process: n divided into `size` runs as equal as can be."""
+        """Slice of n users, or rows of a global batch, of a process; all slices are about equal."""
         rank = self.rank if rank is None else rank
         return slice(n * rank // self.size, n * (rank + 1) // self.size)
 
     def all_reduce(self, parts: Sequence[Tensor]) -> None:
-        """Replace each by its sum over all processes, bit for bit the same in all of them; one message."""
+        """Replace each tensor by its sum over all processes, equal to the bit on all ranks; one message."""
         if not self.several:
             return
         flat = torch.cat([part.reshape(-1) for part in parts])
@@ -82,11 +82,11 @@ class ProcessGroup:
             part.copy_(total.view(part.shape))
 
     def gather(self, part: Tensor, n: int, dim: int = 0) -> Tensor:
-        """All n along a dimension, of which this process holds its share; piece by piece, so that it is there once."""
+        """Gather all n along a dimension, of which each process holds its share; in pieces, to save memory."""
         if not self.several:
             return part
-        mine, shares = part.movedim(dim, 0), [self.share(n, rank) for rank in range(self.size)]
-        step = max(1, PIECE // max(1, mine.shape[1:].numel() * part.element_size()))
+        local, shares = part.movedim(dim, 0), [self.share(n, rank) for rank in range(self.size)]
+        step = max(1, PIECE // max(1, local.shape[1:].numel() * part.element_size()))
         shape = [*part.shape]
         shape[dim] = n
         whole = torch.empty(*shape, dtype=part.dtype, device=part.device)
@@ -94,13 +94,13 @@ class ProcessGroup:
         for begin in range(0, max(each.stop - each.start for each in shares), step):
             pieces = [range(each.start, each.stop)[begin : begin + step] for each in shares]
             lengths = [len(piece) for piece in pieces]
-            found = torch.split(self._gather(mine[begin : begin + step], lengths), lengths)
-            for piece, theirs in zip(pieces, found, strict=True):
-                rows[piece.start : piece.stop] = theirs
+            gathered = torch.split(self._gather(local[begin : begin + step], lengths), lengths)
+            for piece, block in zip(pieces, gathered, strict=True):
+                rows[piece.start : piece.stop] = block
         return whole
 
     def lengths(self, part: Tensor) -> list[int]:
-        """How many rows each process has of something that is divided in whatever way."""
+        """Number of rows on each rank."""
         if not self.several:
             return [len(part)]
         count = torch.zeros(self.size, dtype=torch.int64, device=part.device)
@@ -109,7 +109,7 @@ class ProcessGroup:
         return [int(each) for each in count.tolist()]
 
     def join(self, part: Tensor) -> Tensor:
-        """[all, ...] the rows of all processes, in the order of the processes, of which each has any number."""
+        """[all, ...] rows of all processes, in the order of the ranks; each may have any number."""
         return self._gather(part, self.lengths(part)) if self.several else part
 
     def _gather(self, part: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -121,18 +121,18 @@ class ProcessGroup:
         return torch.cat([each[:length] for each, length in zip(parts, lengths, strict=True)])
 
     def exchange(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        """[all received, ...] so many rows from each process. rows: [all sent, ...] so many for each, in order."""
+        """All-to-all: send rows [sum(sent), ...] to the ranks in order; returns [sum(received), ...]."""
         parts = rows.new_empty(sum(received), *rows.shape[1:])
         with self._talking():
             dist.all_to_all_single(parts, rows.contiguous(), received, sent)
         return parts
 
     def broadcast_flag(self, flag: bool) -> bool:
-        """The flag of the main process, in every process."""
+        """Flag of the main process, on every rank."""
         return self.any(flag and self.is_main)
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
+        """Whether the flag is set on any rank."""
         value = torch.tensor(int(flag))
         self.all_reduce([value])
         return bool(value)
@@ -142,9 +142,9 @@ class ProcessGroup:
         self.any(False)
 
     def shared(self, make: Callable[[], csr_array]) -> csr_array:
-        """A matrix that the first process of every machine makes, and all of the machine map: it is there once.
+        """Matrix that the first process of every machine makes and the others of the machine map: one copy in memory.
 
-        It lies in a temporary file that no folder names any more. Whoever writes to it has a copy of the page.
+        It is an unlinked temporary file, mapped copy-on-write.
         """
         if not self.several or LOCKS_MAPPED_FILES:
             return make()
@@ -155,37 +155,33 @@ class ProcessGroup:
                     for name in MATRIX:
                         np.save(Path(folder, f"{name}.npy"), getattr(matrix, name), allow_pickle=False)
                 except OSError as error:
-                    what = f"{folder}: no room for the log of {self.size} processes ({error.strerror})"
-                    raise DataError(f"{what}. Set TMPDIR to a folder with more room") from error
+                    reason = f"no room for the log of {self.size} processes ({error.strerror})"
+                    raise DataError(f"{folder}: {reason}. Set TMPDIR to a folder with more room") from error
                 del matrix
-            first = Path(self._everyones(folder)[self.rank - self.local_rank])
+            first = Path(self._all_gather(folder)[self.rank - self.local_rank])
             parts = [np.load(first / f"{name}.npy", mmap_mode="c") for name in MATRIX]
             self.barrier()  # all of them have mapped it
         data, indices, indptr, shape = map(np.asarray, parts)
         return csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
 
-    def _everyones(self, value: Any) -> list[Any]:
-        """The values of all processes."""
-        everyone: list[Any] = [None] * self.size
+    def _all_gather(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.size
         with self._talking():
-            dist.all_gather_object(everyone, value)
-        return everyone
+            dist.all_gather_object(values, value)
+        return values
 
     def refuse_difference(self, values: Mapping[str, str]) -> None:
-        """Refuse a process whose values are not those of process 0."""
-        if not self.several:
-            return
-        everyone = self._everyones(dict(values))
+        """Check that the values are equal on all ranks."""
+        everyone = self._all_gather(dict(values)) if self.several else [values]
         for rank, theirs in enumerate(everyone):
-            for name, value in everyone[0].items():
-                if theirs[name] != value:
-                    raise ConfigError(
-                        f"process {rank} of {self.size} has another {name} than process 0. Start all of them with the "
-                        "same command, version and data, on machines of one kind"
-                    )
+            for name in (name for name in theirs if theirs[name] != everyone[0][name]):
+                raise ConfigError(
+                    f"process {rank} of {self.size} has another {name} than process 0. Start all of them with the "
+                    "same command, version and data, on machines of one kind"
+                )
 
     def refuse_orphan(self) -> None:
-        """Refuse to go on without the launcher, lest two jobs write to one folder."""
+        """Stop if the launcher has ended: a second job may write to the same folder."""
         if self.launcher is not None and os.getppid() != self.launcher:
             raise PeerError(f"process {self.rank} of {self.size}: its launcher has ended. Go on with --resume")
 
@@ -216,7 +212,7 @@ def restarted() -> bool:
 
 @contextmanager
 def joined(timeout: float = TIMEOUT) -> Iterator[ProcessGroup]:
-    """The group that torchrun started this process in; without torchrun, `ALONE`."""
+    """Join the group that torchrun started this process in; without torchrun, `ALONE`."""
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
@@ -232,10 +228,10 @@ def joined(timeout: float = TIMEOUT) -> Iterator[ProcessGroup]:
 
 
 def _unused(store: Store, group: ProcessGroup) -> Store:
-    """A part of the store that no earlier attempt has used: torchrun keeps the store when it starts processes again.
+    """Prefix of the store that no earlier attempt has used: torchrun keeps the store when it restarts processes.
 
-    Each process stores a new name as its greeting. The first one stores which names it has read and what the part is
-    called, until every other one has found its own name there.
+    Each process stores a new name. Rank 0 stores the names that it has read and the prefix, until all others have found
+    their own names there.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -253,7 +249,7 @@ def _unused(store: Store, group: ProcessGroup) -> Store:
                 store.add(f"concf/begins/{called}", 1)
                 return PrefixStore(called, store)
         time.sleep(0.01)
-    raise RuntimeError("not all processes have come")
+    raise RuntimeError("not all processes have joined")
 
 
 def _backend() -> str:

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from concf.runtime.launch import follows
 from concf.runtime.text_tables import shortened
@@ -35,18 +35,36 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
 
     total: number of steps; None: unknown
     """
+    global _display
     if not shows():
         yield lambda _steps, _note="": None
         return
-    task = _Task(what, total)
-    timer = threading.Timer(PATIENCE, task.show)
+    with _lock:
+        display = _display = _display or _new_display()
+        room = display.console.width - BAR - OTHERS - 2 * len(str(total or ""))
+        task = display.add_task(shortened_line(what, "", room), total=total, visible=False)
+
+    def show() -> None:
+        with _lock:
+            if task in display.task_ids:
+                display.start()
+                display.update(task, visible=True)
+
+    def advance(steps: int, note: str = "") -> None:
+        display.update(task, advance=steps, description=shortened_line(what, note, room) if note else None)
+
+    timer = threading.Timer(PATIENCE, show)
     timer.daemon = True
     timer.start()
     try:
-        yield task.advance
+        yield advance
     finally:
         timer.cancel()
-        task.hide()
+        with _lock:
+            display.remove_task(task)
+            if not display.task_ids:
+                display.stop()
+                _display = None
 
 
 def shortened_line(what: str, note: str, room: int) -> str:
@@ -71,43 +89,3 @@ def _new_display() -> Progress:
         progress.TimeRemainingColumn(),
         console=Console(stderr=True), transient=True, expand=True, speed_estimate_period=MEMORY,
     )  # fmt: skip
-
-
-class _Task:
-    """One bar, shown once it has run for a while."""
-
-    id: Any = None
-    over = False
-
-    def __init__(self, what: str, total: int | None) -> None:
-        self.what, self.total, self.done, self.note = what, total, 0, ""
-
-    def show(self) -> None:
-        global _display
-        with _lock:
-            if self.over:
-                return
-            if _display is None:
-                _display = _new_display()
-                _display.start()
-            self.id = _display.add_task("", total=self.total)
-            self.advance(0)
-
-    def advance(self, steps: int, note: str = "") -> None:
-        with _lock:
-            self.done += steps
-            self.note = note or self.note
-            if self.id is not None and _display is not None:
-                room = _display.console.width - BAR - OTHERS - 2 * len(str(self.total or ""))
-                text = shortened_line(self.what, self.note, room)
-                _display.update(self.id, completed=self.done, description=text)
-
-    def hide(self) -> None:
-        global _display
-        with _lock:
-            self.over = True
-            if self.id is not None and _display is not None:
-                _display.remove_task(self.id)
-                if not _display.tasks:
-                    _display.stop()
-                    _display = None

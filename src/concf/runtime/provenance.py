@@ -16,7 +16,7 @@ DIGITS = 12  # of a commit
 
 
 def provenance() -> dict[str, Any]:
-    """The record that is saved with every measurement."""
+    """Return the record that is saved with every measurement."""
     return {
         "concf": VERSION,
         "commit": _commit(),
@@ -34,10 +34,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that the package runs from, with a + if the package was changed.
-
-    Without git (a container, a copied tree), the value of CONCF_COMMIT, else None.
-    """
+    """Commit of the checkout, with a + if the package was changed; without git CONCF_COMMIT, else None."""
     if os.environ.get("CONCF_COMMIT"):
         return os.environ["CONCF_COMMIT"]
     package = Path(__file__).resolve().parents[1]

@@ -20,7 +20,7 @@ class Settings(BaseModel):
 
 
 def named(entry: str) -> tuple[str, str]:
-    """The name and the specification of an entry such as `als-a=weighted-squares@0.02`; the name may be left out."""
+    """Split an entry such as `als-a=weighted-squares@0.02` into name and specification; the name is optional."""
     match = re.fullmatch(r"\s*([\w-]+)\s*=\s*(.+?)\s*", entry)
     return (match[1], match[2]) if match else (entry, entry)
 
@@ -46,13 +46,9 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The contents of a TOML file."""
+    """Read a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror
-    except UnicodeDecodeError:
-        reason = "it is not text"
-    except tomllib.TOMLDecodeError as error:
-        reason = str(error)
-    raise ConfigError(f"{path}: cannot be read as TOML ({reason})")
+    except (OSError, ValueError) as error:  # no TOML, or no UTF-8
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{path}: cannot be read as TOML ({reason})") from None

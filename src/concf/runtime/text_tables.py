@@ -21,7 +21,7 @@ def short(metric: str) -> str:
 
 
 def settings_line(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str:
-    """Settings on one line; those at the edge of their grid are marked with *. Of settings within them, the names."""
+    """Settings on one line; * marks those at the edge of their grid. Of nested settings, the names."""
     parts = []
     for name, value in settings.items():
         text = (
@@ -32,7 +32,7 @@ def settings_line(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
@@ -63,6 +63,5 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str 
 def shortened(names: Sequence[str], width: int) -> list[str]:
     """Names of at most `width` characters, cut in the middle."""
     front = (width - 1) // 2
-    return [
-        name if len(name) <= width else f"{name[:front]}…{name[len(name) - (width - 1 - front) :]}" for name in names
-    ]
+    back = width - 1 - front
+    return [name if len(name) <= width else f"{name[:front]}…{name[len(name) - back :]}" for name in names]

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from concf.consensus.consensus import consistencies
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.evaluation.validation_metric import fitting_metric, parsed, refuse_blind
+from concf.evaluation.validation import fitting_metric, parsed, refuse_blind
 from concf.runs.checkpoint import RUN, RunFolder
 from concf.runs.job import Job, as_watchers, device_of
 from concf.runs.watchers import Watch

@@ -36,9 +36,9 @@ from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.scorers import Factors, Offset
 from concf.evaluation.validation import Validation, sample
 from concf.runs.run import Best
+from concf.runtime.arguments import derive_seed
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.runtime.seeds import derive_seed
 from concf.strong import search
 from concf.strong.reranker import TOP, Reranker, Weights
 from concf.strong.run import StrongRun

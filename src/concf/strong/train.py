@@ -7,7 +7,7 @@ import torch
 from concf.consensus.voters import LISTED_FEATURES
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.evaluation.validation_metric import refuse_blind
+from concf.evaluation.validation import refuse_blind
 from concf.runs.job import Job
 from concf.runs.memory import FLOAT, INT, Tables, kept_memory, refuse_too_large
 from concf.runs.watchers import note_of

@@ -14,7 +14,7 @@ from concf.data.join import join
 from concf.data.prepare import ReadingOptions
 from concf.data.reading.times import When
 from concf.errors import ConfigError, note, option
-from concf.evaluation.validation_metric import AUTO, fitting_metric
+from concf.evaluation.validation import AUTO, fitting_metric
 from concf.runs.checkpoint import RUN, RunFolder
 from concf.runs.job import Job, as_watchers, device_of
 from concf.runs.run import Run
