@@ -49,9 +49,6 @@ CASES = {
     ),
     "a filter that leaves nothing": ("a.csv", HEAD + GOOD, ["--min-user", 99], ["user >= 99", "10"]),
     "no times to cut at": ("a.csv", HEAD + GOOD, ["--protocol", "time"], ["'time'", "--timestamp"]),
-    "users with one item, strictly": (
-        "a.csv", HEAD + GOOD + "77,1\n", ["--protocol", "random", "--strict"], ["1 users have one", "77", "--strict"],
-    ),
     "given parts without files": ("a.csv", HEAD + GOOD, ["--protocol", "given"], ["--valid", "--test"]),
 }  # fmt: skip
 
@@ -72,18 +69,13 @@ def test_a_clear_message_and_nothing_written(case: str, tmp_path: Path, concf: R
     assert [path.name for path in tmp_path.iterdir()] == ([name] if name else [])
 
 
-def test_an_item_only_in_test_is_noted_and_refused_if_strict(tmp_path: Path, concf: Run) -> None:
+def test_an_item_only_in_test_is_noted(tmp_path: Path, concf: Run) -> None:
     (tmp_path / "train.csv").write_text(HEAD + "1,1\n1,2\n1,3\n2,1\n")
     (tmp_path / "valid.csv").write_text(HEAD + "2,2\n")
     (tmp_path / "test.csv").write_text(HEAD + "2,3\n2,4\n")
     words = ["prepare", tmp_path / "train.csv", "--protocol", "given", "--valid", tmp_path / "valid.csv"]
     words += ["--test", tmp_path / "test.csv", "--out", tmp_path / "prepared"]
-    code, _, err = concf(*words, "--strict")
-    assert code == 2
-    assert "1 items occur in no training pair" in err
-    assert "for example 4" in err
-    assert not (tmp_path / "prepared").exists()
     code, out, err = concf(*words, "--json")
     assert code == 0
     assert json.loads(out)["unevaluated"] == 1
-    assert "note: 1 items occur in no training pair" in err
+    assert "note: 1 items occur in no training pair (for example 4)" in err

@@ -188,14 +188,3 @@ def test_offline_it_says_what_to_put_where(concf: Run, server: Path, monkeypatch
         assert str(data_home() / file.path) in err
         assert file.sha256 in err
     assert HOME_VARIABLE in err
-
-
-def test_the_data_home_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(HOME_VARIABLE, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    for system, folder in {"linux": ".cache", "darwin": "Library/Caches"}.items():
-        monkeypatch.setattr("sys.platform", system)
-        assert data_home() == tmp_path / folder / "concf"
-    monkeypatch.setenv(HOME_VARIABLE, "~/mine")
-    assert data_home() == tmp_path / "mine"

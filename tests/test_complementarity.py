@@ -185,12 +185,3 @@ def test_consistency_is_the_mean_over_cells(cells: int, drawn, shape, temperatur
         )  # fmt: skip
     assert_alike(by_rank, literal_consistency(times[-1], times, test, valid, users, depth, bins, temperature))
     json.dumps(by_rank, allow_nan=False)
-
-
-def test_consistency_over_no_time_or_in_unequal_bins_is_refused() -> None:
-    empty = matrix(set(), 1, 1)
-    ranking = torch.tensor([[0]])
-    with pytest.raises(ConfigError, match="the window has none"):
-        consistency_by_rank(ranking, [], empty, empty, np.array([0]))
-    with pytest.raises(ConfigError, match="100 ranks cannot be cut into 7 equal bins"):
-        consistency_by_rank(ranking, [ranking], empty, empty, np.array([0]), depth=100, bins=7)

@@ -25,7 +25,7 @@ from concf.reference.trainer import Parts, Trainer
 from reproduction.ablations import ABLATIONS
 from reproduction.cells import measure
 from reproduction.plan import Cell, choose_reference
-from reproduction.variants import ALONE, LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
+from reproduction.variants import ALONE, LIKELIHOODS, SIDE_BY_SIDE, SIZES, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -125,19 +125,6 @@ def test_a_line_of_one_run_names_its_best_head_and_what_it_costs(
     apart = "model.sharing=none" in VARIANTS[variant]
     assert line["parameters"]["embeddings"] == table * (len(heads) if apart else 1)
     assert line["parameters"]["all"] > line["parameters"]["embeddings"]
-
-
-@pytest.mark.parametrize("variant", [*ONE_RUN, "model sizes"])
-def test_what_heads_know_of_each_other_is_told(lines: dict[str, dict[str, Any]], variant: str) -> None:
-    line = lines[variant]
-    heads = [name for name in ROWS.get(variant, PAPERS_FIVE) if name not in CONSENSUSES]
-    assert {*line["per"]} == {*line["chr"]} == {*heads}
-    assert {*line.get("user_chr", {})} == ({*heads} if variant == "SingleCF" else set())
-    for x in heads:
-        assert line["per"][x][x] == 0
-    for x in heads:  # who misses nothing that another knows misses nothing of all
-        if all(line["per"][y][x] == 0 for y in heads):
-            assert line["chr"][x] == 0
 
 
 def test_consistency_is_that_of_the_newest_rankings_of_each_head(lines: dict[str, dict[str, Any]], data: Split) -> None:

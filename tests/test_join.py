@@ -13,7 +13,7 @@ from concf.data.parts import TEST, TRAIN, UNEVALUATED
 from concf.data.prepare import prepare
 from concf.data.simulate import START, YEAR, Simulation
 from concf.data.split import Split
-from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.errors import ConfigError, DataError
 
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(2).unique(["user_id", "item_id"], maintain_order=True)
 OLD, NEW = LOG[: len(LOG) * 3 // 4], LOG[len(LOG) * 3 // 4 :]
@@ -162,7 +162,10 @@ WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("text users", NEW.with_columns(pl.col("user_id").cast(pl.String) + "x"), {}, "text"),
     ("nothing new", OLD[-5:], {}, "nothing new"),
     ("older", NEW.with_columns(pl.col("timestamp") - 2 * YEAR), {}, "older than the newest"),
-    ("minutes", NEW.with_columns(pl.col("timestamp") // 60), {}, "another unit"),
+    *(
+        (unit, NEW.with_columns(pl.col("timestamp") * n // 60), {}, "another unit")
+        for unit, n in (("min", 1), ("ms", 60000))
+    ),
     ("late date", NEW, {"drop_before": "2030-01-01"}, "as new as that"),
     *((f"drop {day!r}", NEW, {"drop_before": day}, "expected a date such as") for day in NO_DATES),
     ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "as new as that"),
@@ -175,18 +178,6 @@ WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
 def test_a_log_that_does_not_fit_is_refused(log: pl.DataFrame, options: dict[str, Any], words: str) -> None:
     with pytest.raises((DataError, ConfigError), match=words):
         join(prepared(), log, learned=LEARNED, **options)
-
-
-def test_times_in_another_unit_are_converted() -> None:
-    """Seconds in one log, and dates, which are read as microseconds, in the other."""
-    dated = NEW.with_columns(pl.from_epoch("timestamp"))
-    alike = join(prepared(), NEW, learned=LEARNED).split
-    with pytest.warns(ConcfWarning, match="in microseconds; they are converted to seconds, as the run's log has them"):
-        assert rows_of(join(prepared(), dated, learned=LEARNED).split) == rows_of(alike)
-    in_milliseconds = OLD.with_columns(pl.col("timestamp") * 1000)
-    with pytest.warns(ConcfWarning, match="in seconds; they are converted to milliseconds"):
-        found = join(prepared(in_milliseconds), NEW, learned=LEARNED).split
-    assert rows_of(found) == {pair: (part, n, time * 1000) for pair, (part, n, time) in rows_of(alike).items()}
 
 
 def test_a_log_that_only_tests_teaches_nothing() -> None:

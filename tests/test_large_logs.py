@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from concf.data import interactions, parts
 from concf.data.prepare import prepare
@@ -95,31 +93,6 @@ def test_a_log_larger_than_memory_gives_the_same_folder(
     at_once = prepare(source, protocol=protocol, out=tmp_path / "once")
     assert in_blocks.hash == at_once.hash
     assert arrays(tmp_path / "blocks") == arrays(tmp_path / "once")
-
-
-@given(
-    log=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=60),
-    size=st.integers(1, 30),
-    batch=st.integers(1, 20),
-)
-def test_buckets_merge_as_a_dictionary_does(log: list[tuple[int, int, int]], size: int, batch: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "BUCKET_ROWS", size)
-        patch.setattr(reading, "MEMORY_BYTES", 64)
-        users, items, times = (np.array(column) for column in zip(*log, strict=True))
-        kind = np.dtype([("cell", np.int64), ("timestamp", np.int64)])
-        buckets = PairBuckets(np.bincount(users, minlength=13), 6, kind)
-        for k in range(0, len(log), batch):
-            rows = slice(k, k + batch)
-            buckets.add(pl.DataFrame({"cell": users[rows] * 6 + items[rows], "timestamp": times[rows]}))
-        pieces = list(buckets.merged())
-    merged = {name: np.concatenate([piece[name] for piece in pieces]).tolist() for name in pieces[0]}
-    wanted: dict[int, tuple[int, int]] = {}
-    for user, item, time in log:
-        count, first = wanted.get(user * 6 + item, (0, time))
-        wanted[user * 6 + item] = (count + 1, min(first, time))
-    assert merged["cell"] == sorted(wanted)
-    assert list(zip(merged["count"], merged["timestamp"], strict=True)) == [wanted[cell] for cell in sorted(wanted)]
 
 
 def test_a_mistake_in_one_of_many_files_names_the_file(tmp_path: Path) -> None:

@@ -138,7 +138,6 @@ def test_a_run_that_has_measured_nothing_has_a_summary() -> None:
 def test_filters_that_counted_test_rows_are_noted() -> None:
     assert "test part included" in " ".join(prepare(stream(), protocol="time", min_item=5).notes)
     assert "test part included" not in " ".join(prepare(stream(), protocol="time").notes)
-    prepare(stream(newcomers=0), protocol="random", min_item=2, at_least=1, strict=True)  # no fault of the data
 
 
 def test_users_without_a_learned_pair_are_evaluated_by_popular_items() -> None:

@@ -81,12 +81,3 @@ def test_every_requirement_is_pinned_within_its_bounds_and_has_an_oldest_version
         assert requirement.specifier.contains(bounds[requirement.name]), requirement
     listed = set(re.findall(r"^\| ([\w.-]+) \| (\S+) \|", wheels.PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert {(name, str(pin.specifier).removeprefix("==")) for name, pin in pins.items()} <= listed, "run: make wheels"
-
-
-def test_a_job_runs_the_suite_with_nothing_skipped() -> None:
-    runs = {name: [step.get("run", "") for step in job.get("steps", [])] for name, job in jobs().items()}
-    suites = [name for name, steps in runs.items() if "python -m pytest -n auto --dist worksteal" in steps]
-    whole = [name for name in suites if "CONCF_TESTS_MAY_SKIP" not in yaml.dump(jobs()[name])]
-    assert whole
-    assert all(any("concf data fetch" in step for step in runs[name]) for name in whole)
-    assert not any("env" in flow(path.stem) for path in FLOWS.glob("*.yml"))

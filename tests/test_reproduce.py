@@ -155,24 +155,6 @@ def test_two_processes_give_the_lines_of_one_and_tell_of_cells_that_fail(home: P
     assert len(by_cell(tmp_path / "2")) == 6
 
 
-@pytest.mark.parametrize("lost", [1, 2000])
-def test_a_line_cut_short_is_measured_again(prepared: Path, tmp_path: Path, lost: int) -> None:
-    book = tmp_path / "book"
-    run(CELLS[:3], book, prepared)
-    whole, content = by_cell(book), book.read_bytes()
-    book.write_bytes(content[:-lost])
-    readable = len(ResultsLog(book).cells)
-    assert readable == (3 if lost == 1 else 2)  # without its line feed a line is whole
-    run(CELLS[:3], book, prepared)
-    cells = {}
-    for line in book.read_text().splitlines():
-        try:
-            cells[json.dumps(json.loads(line)["cell"])] = measured_again(json.loads(line))
-        except ValueError:
-            assert line.encode() == content[:-lost].splitlines()[-1]
-    assert cells == whole
-
-
 # The command
 
 

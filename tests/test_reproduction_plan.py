@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from concf.errors import ConfigError
 from concf.models import PRESETS, choose_settings
 from reproduction.plan import EXPERIMENTS, cells_of, choose_reference
 from reproduction.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
@@ -82,11 +81,3 @@ def test_another_data_set_stands_in_for_those_of_the_plan() -> None:
     assert len(cells) == len({*cells}) == 2 * 5 * 3 + 1
     both = cells_of(["stats"], data=["demo"], protocols=["paper", "random"])
     assert {(cell.data, cell.protocol) for cell in both} == {("demo", "paper"), ("demo", "random")}
-
-
-def test_what_there_is_not_is_refused_with_what_there_is() -> None:
-    with pytest.raises(ConfigError, match=r"no experiment is called 'mian'; there are stats, main, .* and all"):
-        cells_of(["main", "mian"])
-    for nothing in ({"presets": ["best"]}, {"protocols": ["monthly"]}, {"variants": ["PCL"]}, {"splits": 0}):
-        with pytest.raises(ConfigError, match="nothing of main is left; see --list"):
-            cells_of(["main"], **nothing)

@@ -150,13 +150,6 @@ def test_a_case_is_decided_by_its_test(moves: tuple[float, ...], p: float | None
 )
 def test_several_cases_make_one_word(grades: list[Grade], word: str):
     assert together(grades) == word
-    literal = (
-        UNKNOWN if not grades
-        else HOLDS if sum(grade is YES for grade in grades) == len(grades)
-        else IN_PART if sum(grade is YES for grade in grades) > len(grades) / 2 and all(g is not NO for g in grades)
-        else FAILS
-    )  # fmt: skip
-    assert word == literal
 
 
 def test_the_tests_of_a_claim_are_corrected_together():

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,6 @@ from concf.data.reading.read import read
 from concf.errors import ConcfWarning, DataError
 from concf.inference.estimator import ConCF
 
-CLI = Callable[..., tuple[int, str, str]]
-TINY = ("--single", "bpr", "--set", "training.epochs=1", "--set", "model.dimensions=4")
 RNG = np.random.default_rng(0)
 
 
@@ -83,21 +80,3 @@ def test_few_users_are_noted_once_of_a_split_and_many_are_not(tmp_path: Path) ->
         warnings.simplefilter("error")
         split.note_if_few()
         prepare(log(400, 6), protocol="random", at_least=1, out=tmp_path / "many")
-
-
-@pytest.mark.usefixtures("few")
-def test_every_figure_says_of_how_many_users_it_is(concf: CLI, tmp_path: Path) -> None:
-    log(60, 6).write_csv(tmp_path / "log.csv")
-    note = "note: only 60 of 60 users are"
-    words = ("--protocol", "random", "--at-least", 1, "--out", tmp_path / "data")
-    for command in (
-        ("prepare", tmp_path / "log.csv", *words),
-        ("data", "stats", tmp_path / "log.csv", *words[:-2]),
-        ("train", tmp_path / "log.csv", *TINY, "--out", tmp_path / "run"),
-        ("evaluate", tmp_path / "run", "--at", 5),
-        ("compare", tmp_path / "data", "--models", "popularity", "--seeds", 2),
-        ("report", tmp_path / "run", "--out", tmp_path / "report.html"),
-    ):
-        code, out, err = concf(*command)
-        assert (code, "60" in out or command[0] == "report", err.count(note)) == (0, True, 1), command
-    assert "Only 60 of 60 users are tested" in (tmp_path / "report.html").read_text()

@@ -1,4 +1,4 @@
-"""Paired tests, Holm's correction and bootstrap intervals: scipy and plain loops are the oracles."""
+"""Paired t-tests, Holm's correction and bootstrap intervals: scipy and plain loops are the oracles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from concf.errors import ConfigError
-from concf.evaluation.significance import TESTS, bootstrap_interval, holm, paired_t, wilcoxon
+from concf.evaluation.significance import bootstrap_interval, holm, paired_t
 
 P_VALUES = st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.01, 0.05, 0.5, 1.0])), max_size=12)
 
@@ -31,44 +31,22 @@ def literal_holm(p_values):
 
 
 @pytest.mark.parametrize(("n", "shift", "digits"), [(2, 0.0, None), (5, 0.1, None), (40, 0.0, 1), (300, 0.1, 1)])
-def test_paired_tests_are_scipys(n, shift, digits):
+def test_the_paired_test_is_scipys(n, shift, digits):
     ours, theirs = two_rows(n, n, shift, digits)
     assert paired_t(ours, theirs) == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=1e-9)
-    assert wilcoxon(ours, theirs) == pytest.approx(stats.wilcoxon(ours, theirs).pvalue, rel=1e-9)
 
 
-@pytest.mark.parametrize("test", TESTS.values())
-def test_rows_that_never_differ_give_one(test):
-    row = np.random.default_rng(0).random(9)
-    assert test(row, row.copy()) == 1.0
-    assert test(np.zeros(5), -np.zeros(5)) == 1.0
-
-
-def test_rows_that_differ_by_a_constant_give_zero_in_the_t_test():
+def test_equal_rows_give_one_and_a_constant_difference_zero():
     row = np.random.default_rng(0).random(20)
+    assert paired_t(row, row.copy()) == paired_t(np.zeros(5), -np.zeros(5)) == 1.0
     assert paired_t(np.arange(8.0) + 0.5, np.arange(8.0)) == 0.0
     assert paired_t(row + 0.1, row) == pytest.approx(0.0, abs=1e-12)  # up to rounding
 
 
-@pytest.mark.parametrize("test", TESTS.values())
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [([0.1, 0.2], [0.1, 0.2, 0.3]), ([0.1], [0.2]), ([], []), ([[0.1, 0.2]], [[0.1, 0.3]]), (1, 2)]
-)
-def test_rows_that_cannot_be_paired_are_refused_with_their_shapes(test, ours, theirs):
-    with pytest.raises(ConfigError, match=r"paired test.*found \("):
-        test(np.array(ours), np.array(theirs))
-
-
-@pytest.mark.parametrize(
-    ("raw", "corrected"),
-    [
-        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
-        ([0.9, 0.8], [1.0, 1.0]),
-        ([], []),
-    ],
-)
-def test_holm_gives_the_values_of_the_textbook(raw, corrected):
-    assert holm(raw) == pytest.approx(corrected)
+@pytest.mark.parametrize(("ours", "theirs"), [([0.1, 0.2], [0.1, 0.2, 0.3]), ([0.1], [0.2]), ([[0.1, 0.2]], [[1, 2]])])
+def test_rows_that_cannot_be_paired_are_refused(ours, theirs):
+    with pytest.raises(ConfigError, match="paired test"):
+        paired_t(np.array(ours), np.array(theirs))
 
 
 @settings(deadline=None)

@@ -23,7 +23,6 @@ def prepare(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     log: dict[str, Any],
     seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse data of which something cannot be evaluated.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -41,7 +40,7 @@ def prepare(
     """
     from concf.data.prepare import prepare as prepare_data
 
-    split = prepare_data(source, seed=seed, strict=strict, out=out, overwrite=overwrite, **log)
+    split = prepare_data(source, seed=seed, out=out, overwrite=overwrite, **log)
     for note in split.notes:
         typer.echo(f"note: {note}", err=True)
     summary = split.summary()

@@ -65,8 +65,7 @@ def evaluate(
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
     models: Annotated[str | None, typer.Option(help="Names, separated by commas: popularity, itemknn, userknn, ease, rp3beta, puresvd, ials, als, bpr; concf:strong or another preset; concf:cml or another objective, trained alone.", show_default="popularity,itemknn,ease,rp3beta; with --grid, those that it names")] = None,
-    grid: Annotated[Path | None, typer.Option(help="A TOML or JSON file with the settings to search, for a baseline, a preset or an objective: `[reference]`, `\"consensus.weight\" = [0.005, 0.01]`.")] = None,
-    most_points: Annotated[int, typer.Option(min=1, help="With --grid: refuse one of more points.")] = 300,
+    grid: Annotated[Path | None, typer.Option(help="A TOML file with the settings to search, for a baseline, a preset or an objective: `[reference]`, `\"consensus.weight\" = [0.005, 0.01]`.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of splits: the seed of the data set and the next ones.")] = 5,
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
@@ -75,7 +74,6 @@ def compare(
     fusions: Annotated[bool, typer.Option("--fusions", help="The baselines take part by their plain fusions too: reciprocal ranks, Borda, CombSUM, CombMNZ, weighted, greedy.")] = False,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none")] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
-    test: Annotated[Literal["t", "wilcoxon"], typer.Option(help="Paired test of significance, Holm-corrected.")] = "t",
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
@@ -101,18 +99,18 @@ def compare(
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life)).weights),
         names(models if models is not None else DEFAULT_MODELS if grid is None else ""), grid=grid, seeds=seeds,
-        most_points=most_points, at=lengths(at), metrics=names(metrics), tune_on=tune_on, refit=refit, fusions=fusions,
+        at=lengths(at), metrics=names(metrics), tune_on=tune_on, refit=refit, fusions=fusions,
         log=log, engine=engine, workers=workers,
     )  # fmt: skip
-    table = comparison_rows(result, test)
+    table = comparison_rows(result)
     if markdown is not None:
         with new_file(markdown) as fresh:
             fresh.write_text(markdown_table(*table), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(result.as_dict(test)))
+        typer.echo(json.dumps(result.as_dict()))
         return
     print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
-    _print_footnote(result.as_dict(test))
+    _print_footnote(result.as_dict())
 
 
 def _print_footnote(report: dict[str, Any]) -> None:

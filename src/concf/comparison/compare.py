@@ -12,16 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.baselines.table import Candidate
-from concf.comparison.grids import (
-    MOST_POINTS,
-    Grid,
-    Point,
-    at_edges,
-    check_metric,
-    read_grid,
-    search,
-    with_grid,
-)
+from concf.comparison.grids import Grid, Point, at_edges, check_metric, search, with_grid
 from concf.comparison.measure import Fit, Measurements, Task
 from concf.comparison.models import Fused, Model, Trained, named_models
 from concf.comparison.results_log import ResultsLog
@@ -30,8 +21,9 @@ from concf.data.split import Split
 from concf.errors import ConfigError, option
 from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
-from concf.evaluation.significance import TESTS, holm
+from concf.evaluation.significance import holm, paired_t
 from concf.runtime.arguments import check_count, check_cutoffs
+from concf.runtime.settings import read_toml
 from concf.runtime.text_tables import settings_line, short
 
 
@@ -78,8 +70,8 @@ class Comparison:
     source: str
     evaluated_users: list[int]  # of each split
 
-    def p_values(self, metric: str, test: str = "t") -> list[float | None]:
-        """Holm-corrected p of each entrant against the first: over splits, or over users if there is one split.
+    def p_values(self, metric: str) -> list[float | None]:
+        """Holm-corrected p (paired t) of each entrant against the first: over splits, or over users of a single split.
 
         None for the first, and with one split for metrics that single users do not have, such as coverage.
         """
@@ -90,11 +82,11 @@ class Comparison:
             each.per_user[metric] if single else np.array([split[metric] for split in each.tests])
             for each in self.entrants
         )
-        return [None, *(holm([TESTS[test](first, other) for other in others]) if others else [])]
+        return [None, *(holm([paired_t(first, other) for other in others]) if others else [])]
 
-    def as_dict(self, test: str = "t") -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Content of the tables, and the metrics of every split."""
-        p = {metric: self.p_values(metric, test) for metric in self.metrics}
+        p = {metric: self.p_values(metric) for metric in self.metrics}
         return {
             "source": self.source,
             "protocol": self.protocol,
@@ -102,7 +94,7 @@ class Comparison:
             "split_hashes": self.split_hashes,
             "evaluated_users": self.evaluated_users,
             "tuned_on": f"validation {self.tuned_on}, seed {self.seeds[0]}",
-            "test": f"paired {test}, Holm-corrected, over {'splits' if len(self.seeds) > 1 else 'users'}",
+            "test": f"paired t, Holm-corrected, over {'splits' if len(self.seeds) > 1 else 'users'}",
             "models": [
                 {
                     "model": entrant.name,
@@ -126,7 +118,6 @@ def compare(
     models: Sequence[str] | Mapping[str, Candidate] = (),
     *,
     grid: Grid | str | Path | None = None,
-    most_points: int = MOST_POINTS,
     seeds: int = 5,
     at: Sequence[int] | int = (20, 50),
     metrics: Sequence[str] = ("recall", "ndcg"),
@@ -142,10 +133,9 @@ def compare(
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
     models: names of `BASELINES`, `concf:strong` or another preset, `concf:bpr` or another objective alone, or your own
             candidates by name. Of a grid of more than 60 points some are tried: uphill from the middle (`search`)
-    grid:   settings to search in place of a model's own grid, or a TOML or JSON file of them: {"ease":
-            {"regularisation": [100, 300]}, "reference": {"consensus.weight": [0.005, 0.01]}}. All points are measured;
-            models that only the grid names take part, too
-    most_points: limit of the grid; a larger one is refused
+    grid:   settings to search in place of a model's own grid, or a TOML file of them: {"ease": {"regularisation":
+            [100, 300]}, "reference": {"consensus.weight": [0.005, 0.01]}}. All points are measured; models that only
+            the grid names take part, too
     tune_on: validation metric that chooses the settings; None: the first metric at the greatest length
     refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
             the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
@@ -156,12 +146,12 @@ def compare(
             after the other. workers: how many; None: one for each core
     """
     seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
-    searched = {} if grid is None else read_grid(grid)
+    searched = read_toml(Path(grid)) if isinstance(grid, str | Path) else grid or {}
     if isinstance(models, Mapping):
         candidates = dict(models)
     else:
         candidates = {} if searched and not models else named_models(list(models))
-    candidates = with_grid(candidates, searched, check_count("most_points", most_points))
+    candidates = with_grid(candidates, searched)
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
@@ -252,11 +242,11 @@ def _choose(candidates: Mapping[str, Candidate], measurements: Measurements) -> 
     return {name: chosen[name] for name in candidates}
 
 
-def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str], list[list[str]]]:
+def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and rows: mean ± standard deviation of each metric, p against the first, seconds to fit, settings."""
     header = ["model", *map(short, comparison.metrics), f"p ({short(comparison.tuned_on)})", "fit s", "settings"]
     rows = []
-    for model in comparison.as_dict(test)["models"]:
+    for model in comparison.as_dict()["models"]:
         means = [f"{model['mean'][metric]:.4f} ± {model['std'][metric]:.4f}" for metric in comparison.metrics]
         p = model["p_against_first"][comparison.tuned_on]
         settings = settings_line(model["settings"], model["at_grid_edge"])

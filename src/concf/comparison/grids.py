@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,42 +14,25 @@ from pydantic import ValidationError
 from concf.baselines.table import BASELINES, Candidate
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.data.split import Split
-from concf.errors import ConcfWarning, ConfigError, option
+from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.validation import fitting_metric
-from concf.runtime.settings import flat, read_toml
+from concf.runtime.settings import flat
 
 Grid = Mapping[str, Mapping[str, Any]]  # model -> setting -> values to try
 Point = tuple[int, ...]  # position of each setting's value in its row of the grid
 Search = Generator[list[Point], list[float], tuple[Point, float]]  # points to measure -> their scores; then the best
 
-MOST_POINTS = 300  # of a grid that a user gives, unless more are allowed
 EVERY_POINT = 60  # size of a built-in grid up to which all points are measured
 FIXED = {"weights": "weights= or --weights", "refit": "refit= or --no-refit"}  # set for the whole comparison
 
 
-def read_grid(grid: Grid | str | Path) -> Grid:
-    """Read a grid from a TOML or JSON file, such as `[ease]`, `regularisation = [100, 300]`."""
-    if isinstance(grid, Mapping):
-        return grid
-    if Path(grid).suffix != ".json":
-        return read_toml(Path(grid))
-    try:
-        read: Grid = json.loads(Path(grid).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{grid}: cannot be read as JSON ({error})") from None
-    if not isinstance(read, Mapping):
-        raise ConfigError(f"{grid}: expected an object of models, found {type(read).__name__}")
-    return read
-
-
-def with_grid(candidates: Mapping[str, Candidate], grid: Grid, most: int = MOST_POINTS) -> dict[str, Candidate]:
+def with_grid(candidates: Mapping[str, Candidate], grid: Grid) -> dict[str, Candidate]:
     """Candidates, and the models of the grid, which are searched at every point of it.
 
     A name is that of a candidate, a baseline, a preset, or an objective that is trained alone (`concf:bpr`, since bpr
     is a baseline). Settings that are not named keep the values of the baseline or the preset.
     """
-    searched, points = dict(candidates), 0
-    known = {**BASELINES, **candidates}
+    searched, known = dict(candidates), {**BASELINES, **candidates}
     for name, settings in grid.items():
         lists = flat(settings) if isinstance(settings, Mapping) else {}
         if not lists:
@@ -62,12 +43,6 @@ def with_grid(candidates: Mapping[str, Candidate], grid: Grid, most: int = MOST_
             for fixed, instead in FIXED.items():
                 if f"{setting}.".startswith(f"{fixed}."):
                     raise ConfigError(f"grid: {name}: {setting} is set for the whole comparison: {instead}")
-        points += prod(map(len, lists.values()))
-        if points > most:
-            raise ConfigError(
-                f"grid: {points:,} points up to {name}, each of them a fit; at most {most:,} are allowed. "
-                f"Leave some out, or allow more: {option('most_points', points)}"
-            )
         whole = {name: known[name]} if name in known else named_models([PREFIX + name.removeprefix(PREFIX)])
         for entrant, model in whole.items():
             own = model.grid if model.make is Trained else {}

@@ -16,7 +16,7 @@ from concf.data.prepare import ReadingOptions, chosen, read_source
 from concf.data.protocols import Known
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading
-from concf.data.reading.times import TICKS, When, in_unit_of, moment, ticks_of
+from concf.data.reading.times import When, in_unit_of, moment, ticks_of
 from concf.data.split import UPDATES, Split, SplitRecipe
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_count
@@ -109,7 +109,7 @@ def _same_ids(known: Interactions, new: Interactions, from_files: bool, name: st
 
 
 def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interactions:
-    """Return the new log with times in the unit of the known log, or without times if that has none."""
+    """Return the new log, without times if the known log has none; refuse times in another unit."""
     if known.timestamp is None:
         if new.timestamp is not None:
             note(f"{name}: its times are left out, since the run's log has none")
@@ -117,20 +117,9 @@ def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interacti
     if new.timestamp is None:
         raise DataError(f"{name}: no column of times, and the run's log has one. Set {option('timestamp')}")
     was, now = float(np.median(known.timestamp)), float(np.median(new.timestamp))
-    unit, other = ticks_of(was), ticks_of(now)
-    if unit == other or was / NEAR < now < was * NEAR:
-        return new
-    if unit is None or other is None:
+    if ticks_of(was) != ticks_of(now) and not was / NEAR < now < was * NEAR:
         raise DataError(f"{name}: times such as {now:.15g} are in another unit than the run's, such as {was:.15g}")
-    note(f"{name}: its times are in {TICKS[other]}; they are converted to {TICKS[unit]}, as the run's log has them")
-
-    def scaled(times: NDArray[Any] | None) -> NDArray[Any] | None:
-        if times is None:
-            return None
-        return times * (unit // other) if unit > other else times // (other // unit)
-
-    dislikes = None if new.dislikes is None else new.dislikes._replace(timestamp=scaled(new.dislikes.timestamp))
-    return replace(new, timestamp=scaled(new.timestamp), dislikes=dislikes)
+    return new
 
 
 def _check_order(known: Interactions, new: Interactions, older: bool, name: str) -> None:

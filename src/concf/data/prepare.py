@@ -19,7 +19,7 @@ from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
 from concf.data.reading.scan import Format, Reading
 from concf.data.simulate import DEMO
-from concf.data.split import COUNTED_ALL, MANIFEST, Split, SplitRecipe
+from concf.data.split import MANIFEST, Split, SplitRecipe
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_file, sha256
@@ -72,12 +72,12 @@ def chosen(options: ReadingOptions) -> dict[str, Any]:
 
 def reading_of(options: dict[str, Any]) -> Reading:
     """Return the settings for reading the log."""
-    return Reading(**{name: value for name, value in options.items() if name in Reading.model_fields})
+    return Reading(**{name: options[name] for name in options.keys() & Reading.model_fields.keys()})
 
 
 def filter_of(options: dict[str, Any]) -> Filter | None:
     """Return the filter, or None if no option sets one."""
-    settings = {name: value for name, value in options.items() if name in Filter.model_fields}
+    settings = {name: options[name] for name in options.keys() & Filter.model_fields.keys()}
     if settings and not {"min_user", "min_item"} & settings.keys():
         names = " and ".join(map(option, settings))
         raise ConfigError(f"{names}: nothing to filter by. Set {option('min_user')} or {option('min_item')}, too")
@@ -153,7 +153,6 @@ def prepare(
     source: Any,
     *,
     seed: int = 0,
-    strict: bool = False,
     out: str | Path | None = None,
     overwrite: bool = False,
     **options: Unpack[LogOptions],
@@ -162,7 +161,6 @@ def prepare(
 
     source:   a file, a glob, a list of files, a catalogue name, `demo`, a frame, a matrix [users, items], a pair of
               arrays, a list of tuples (user, item[, count][, time]) or histories {user: [items]}; see docs/data.md
-    strict:   refuse, rather than note, data of which something cannot be evaluated
     options:  see `LogOptions`. To read: user="member", min_rating=4, time_format="%d/%m/%Y"; to filter: min_item=5
               (default: none, or for a catalogue name that of its papers); to split: protocol="random" (default:
               "released"), valid=0.1, test=0.1, at_least=1; prepare("gowalla", protocol="given", valid=0.05) takes
@@ -171,9 +169,6 @@ def prepare(
     seed, settings = check_seed(seed), chosen(options)
     with working("preparing"):
         split = (_given if settings.get("protocol") == "given" else _filtered_and_split)(source, settings, seed)
-    faults = [each for each in split.notes if each != COUNTED_ALL]
-    if strict and faults:
-        raise DataError("; ".join(faults) + f". Filter the log, or leave out {option('strict', True)}")
     split.note_if_few()
     if out is not None:
         split.save(out, overwrite=overwrite)

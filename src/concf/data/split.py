@@ -35,7 +35,6 @@ FEW_USERS = 300  # evaluated users; a mean over fewer is uncertain by 0.02 or mo
 VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
 KNOWN_VALID = 0.1  # share of a training user's items that validate, where other users test
 COLUMNS = ("user", "item", "count", "part", "timestamp")  # a file each; the last only if the log has times
-COUNTED_ALL = "the filters counted the whole log, its test part included; so do the lists of users and items"
 DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has some
 
 
@@ -366,5 +365,5 @@ def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> lis
         example = interactions.user_ids.named(single[:1])[0]
         notes.append(f"{len(single)} users have one item and only train (for example {example!r})")
     if recipe.filters and not recipe.protocol.both:  # `released` and `paper` are published so
-        notes.append(COUNTED_ALL)
+        notes.append("the filters counted the whole log, its test part included; so do the lists of users and items")
     return notes

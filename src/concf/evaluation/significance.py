@@ -1,11 +1,11 @@
-"""Is a difference more than chance? Paired tests, Holm's correction, bootstrap intervals."""
+"""Significance of differences: paired t-test, Holm's correction, bootstrap intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import scipy  # its stats take a second to import: not before a test is asked for
+import scipy  # scipy.stats, which takes a second to import, is loaded on first use
 from numpy.typing import NDArray
 
 from concf.errors import ConfigError
@@ -14,33 +14,16 @@ from concf.runtime.arguments import check_seed
 BLOCK = 1 << 22  # drawn numbers held at a time
 
 
-def _differences(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
+def paired_t(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+    """Two-sided p of Student's paired t-test of values [n] and [n]: 1 if they are equal, 0 if a constant apart."""
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if ours.shape != theirs.shape or ours.ndim != 1 or len(ours) < 2:
-        raise ConfigError(
-            f"a paired test needs two rows of the same 2 or more users or seeds, found {ours.shape} and {theirs.shape}"
-        )
-    return ours - theirs
-
-
-def paired_t(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
-    """Two-sided p of Student's paired t-test. Rows that never differ give 1, rows that differ by a constant 0."""
-    difference = _differences(ours, theirs)
+        raise ConfigError(f"a paired test needs the same 2 or more users or seeds, found {ours.shape}, {theirs.shape}")
+    difference = ours - theirs
     rounding = 8 * np.finfo(np.float64).eps * np.abs([ours, theirs]).max()
     if np.ptp(difference) <= rounding:
         return 1.0 if np.abs(difference).max() <= rounding else 0.0
     return float(scipy.stats.ttest_1samp(difference, 0.0).pvalue)
-
-
-def wilcoxon(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test, zero differences left out. Rows that never differ give 1."""
-    difference = _differences(ours, theirs)
-    if not difference.any():
-        return 1.0
-    return float(scipy.stats.wilcoxon(difference, zero_method="wilcox").pvalue)
-
-
-TESTS = {"t": paired_t, "wilcoxon": wilcoxon}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -50,7 +33,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1.0)
     corrected = np.empty_like(p)
     corrected[order] = stepped
-    return [float(value) for value in corrected]
+    return list(corrected.tolist())
 
 
 def bootstrap_interval(
@@ -59,12 +42,8 @@ def bootstrap_interval(
     """Percentile bootstrap interval of the mean of values [n]."""
     rng = np.random.default_rng(check_seed(seed))
     values = np.asarray(values, np.float64)
-    step = max(1, BLOCK // len(values))
-    means = np.concatenate(
-        [
-            values[rng.integers(0, len(values), (min(step, draws - done), len(values)))].mean(1)
-            for done in range(0, draws, step)
-        ]
-    )
+    n, step = len(values), max(1, BLOCK // len(values))
+    blocks = [values[rng.integers(0, n, (min(step, draws - done), n))].mean(1) for done in range(0, draws, step)]
+    means = np.concatenate(blocks)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

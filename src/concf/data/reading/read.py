@@ -242,7 +242,7 @@ def _commonest_unit(frames: list[pl.LazyFrame]) -> int | None:
     counts = {"positive": (pl.col("timestamp") > 0).sum(), **{str(ticks): _in_unit(ticks).sum() for ticks in TICKS}}
     rows = [frame.select(**counts).cast(pl.Int64).collect(engine="streaming").row(0) for frame in frames]
     n_positive, *per_unit = map(sum, zip(*rows, strict=True))
-    return list(TICKS)[per_unit.index(max(per_unit))] if 2 * sum(per_unit) >= n_positive else None
+    return TICKS[per_unit.index(max(per_unit))] if 2 * sum(per_unit) >= n_positive else None
 
 
 class PairBuckets:

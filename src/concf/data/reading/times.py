@@ -9,7 +9,7 @@ from concf.errors import ConfigError
 
 When = str | float | date  # a date, or a time in a log's own unit
 EARLIEST, LATEST = 3e8, 4.5e9  # seconds since 1970 (1979 to 2112): within these bounds the unit is unambiguous
-TICKS = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}  # of a second
+TICKS = (1, 10**3, 10**6, 10**9)  # per second: of seconds, milli-, micro- and nanoseconds
 
 
 def ticks_of(when: float) -> int | None:
