@@ -88,35 +88,26 @@ def entry(name: str) -> Entry:
     return CATALOGUE[name]
 
 
-def _locate(name: str) -> tuple[list[Path], Reading] | None:
-    """Return the files of the first complete variant in the data home, with checked checksums, and how to read them."""
-    for files, reading in entry(name).variants:
-        paths = [data_home() / file.path for file in files]
-        if all(path.is_file() for path in paths):
-            for file, path in zip(files, paths, strict=True):
-                _check(file, path)
-            return paths, reading
-    return None
-
-
-def _fetch(name: str) -> tuple[list[Path], Reading]:
-    located = _locate(name)
-    if located:
-        return located
-    files, reading = entry(name).variants[-1]
-    paths = [data_home() / file.path for file in files]
+def _fetch(name: str, *, download: bool = True) -> tuple[list[Path], Reading]:
+    """Return the checked files of the first variant that is complete, else of the last, and how to read them."""
+    home, variants = data_home(), entry(name).variants
+    complete = (variant for variant in variants if all((home / file.path).is_file() for file in variant[0]))
+    files, reading = next(complete, variants[-1])
+    paths = [home / file.path for file in files]
     for file, path in zip(files, paths, strict=True):
         if path.is_file():
             _check(file, path)
-        else:
+        elif download:
             _download(name, file, path)
+        else:
+            raise DataError(f"{path}: no such file")
     return paths, reading
 
 
 def is_here(name: str) -> bool:
     """Whether the data home has a complete and unchanged variant."""
     try:
-        return _locate(name) is not None
+        return bool(_fetch(name, download=False))
     except DataError:
         return False
 

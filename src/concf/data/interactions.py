@@ -162,30 +162,43 @@ class Interactions:
 def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]]:
     """Merge logs whose ids have the same types: pairs with the sum of their counts and the first of their times.
 
-    Returned with them: [rows of all logs, one after the other] the position of each row's pair. Dislikes are left out.
+    Dislikes are merged too, except for pairs that are interactions. Returned as well: [rows of all logs, one after the
+    other] the position of each row's pair.
     """
     users, items = (
         Ids(np.unique(np.concatenate([getattr(log, f"{side}_ids").values for log in logs]))) for side in SIDES
     )
+    positions = [(users.positions(log.user_ids), items.positions(log.item_ids)) for log in logs]
+    user, item, timestamp, pair = _distinct(logs, positions, len(items))
+    count = np.bincount(pair, np.concatenate([log.count for log in logs])).astype(np.float64)
+    merged = Interactions(users, items, user, item, count, timestamp)
+    disliked = [(log.dislikes, at) for log, at in zip(logs, positions, strict=True) if log.dislikes is not None]
+    if disliked:
+        user, item, times, _ = _distinct([each for each, _ in disliked], [at for _, at in disliked], len(items))
+        merged = merged.disliking(Dislikes(user, item, None if timestamp is None else times))
+    return merged, pair
+
+
+def _distinct(
+    tables: Sequence[Interactions | Dislikes], positions: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    n_items: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any] | None, NDArray[np.int64]]:  # fmt: skip
+    """([n], [n], [n] or None, [rows]) user, item and first time of the distinct pairs, and the pair of each row.
+
+    positions: of each table's users and items in the merged log; times are None if a table has none
+    """
     cells = [
-        users.positions(log.user_ids)[log.user] * len(items) + items.positions(log.item_ids)[log.item] for log in logs
+        users[table.user] * n_items + items[table.item] for table, (users, items) in zip(tables, positions, strict=True)
     ]
     distinct, pair = np.unique(np.concatenate(cells), return_inverse=True)
-    user, item = (position.astype(np.int32) for position in np.divmod(distinct, len(items)))
-    count = np.bincount(pair, np.concatenate([log.count for log in logs])).astype(np.float64)
-    timestamp = first_times(pair, len(distinct), [log.timestamp for log in logs])
-    return Interactions(users, items, user, item, count, timestamp), pair
-
-
-def first_times(pair: NDArray[np.int64], n: int, times: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-    """[n] the first time of each pair; None if a log has no times. pair: position of each row's pair, see `merge`."""
-    present = [column for column in times if column is not None]
-    if len(present) < len(times):
-        return None
-    joined = np.concatenate(present)
-    first = np.full(n, joined.max(initial=0), joined.dtype)
+    user, item = (position.astype(np.int32) for position in np.divmod(distinct, n_items))
+    times = [table.timestamp for table in tables if table.timestamp is not None]
+    if len(times) < len(tables):
+        return user, item, None, pair
+    joined = np.concatenate(times)
+    first = np.full(len(distinct), joined.max(initial=0), joined.dtype)
     np.minimum.at(first, pair, joined)
-    return first
+    return user, item, first, pair
 
 
 def occurrences(positions: NDArray[np.int32], n: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.ids import find
-from concf.data.interactions import SIDES, Dislikes, Interactions, first_times, merge
+from concf.data.interactions import SIDES, Interactions, merge
 from concf.data.parts import PARTS, TRAIN, origin
 from concf.data.prepare import ReadingOptions, chosen, read_source
 from concf.data.protocols import Known
@@ -68,7 +68,7 @@ def join(
         new = new.keep(recent)
     new = _without_rare_items(known, new, min_item, name)
     logs = known if kept.all() else known.keep(kept), new
-    interactions = _disliking(merge(logs)[0], logs)
+    interactions = merge(logs)[0]
     users, items = (known.user_ids.positions(interactions.user_ids), known.item_ids.positions(interactions.item_ids))
     user, item = users[interactions.user], items[interactions.item]
     row = find(known.cells, np.where((user >= 0) & (item >= 0), user * known.n_items + item, -1))
@@ -162,20 +162,3 @@ def _without_rare_items(known: Interactions, new: Interactions, min_item: int, n
     if not kept.any():
         raise DataError(f"{name}: nothing is left of it. Lower {option('min_item')}")
     return new.keep(kept)
-
-
-def _disliking(merged: Interactions, logs: Sequence[Interactions]) -> Interactions:
-    """Return the merged pairs with the dislikes of all logs, except for pairs that became interactions."""
-    disliked = [(log, log.dislikes) for log in logs if log.dislikes is not None]
-    if not disliked:
-        return merged
-    cells = [
-        merged.user_ids.positions(log.user_ids)[dislikes.user] * merged.n_items
-        + merged.item_ids.positions(log.item_ids)[dislikes.item]
-        for log, dislikes in disliked
-    ]
-    distinct, pair = np.unique(np.concatenate(cells), return_inverse=True)
-    timed = merged.timestamp is not None
-    timestamp = first_times(pair, len(distinct), [dislikes.timestamp if timed else None for _, dislikes in disliked])
-    user, item = (position.astype(np.int32) for position in np.divmod(distinct, merged.n_items))
-    return merged.disliking(Dislikes(user, item, timestamp))

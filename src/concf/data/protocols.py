@@ -43,7 +43,6 @@ class Protocol(Settings):
     time_cut: ClassVar[str | None] = None  # held out by time: "user": each user's newest; "all": from one time on
     new_users: ClassVar[bool] = False  # whether evaluated users do not train
     new_items: ClassVar[bool] = False  # whether tested items do not train
-    levers: ClassVar[tuple[str, ...]] = ("valid", "test")  # options to change if no user can be evaluated
 
     name: str = ""
 
@@ -73,7 +72,8 @@ class Protocol(Settings):
 
     def advice(self) -> str:
         """What to do if no user can be evaluated."""
-        return f"Change what is held out ({', '.join(map(option, self.levers))}), or filter less"
+        options = ", ".join(option(name) for name in type(self).model_fields if name != "name")
+        return f"Change what is held out ({options}), or filter less"
 
 
 class _Shares(Protocol):
@@ -123,7 +123,6 @@ class Random(_Fractions):
 
     name: Literal["random"] = "random"
     at_least: int = Field(0, ge=0)  # held out per user and part, where the share is less; 0: the share alone
-    levers: ClassVar[tuple[str, ...]] = ("valid", "test", "at_least")
 
     def held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """([n], [n]) how many of a user's `total` [n] interactions validate and test."""
@@ -175,7 +174,6 @@ class LeaveLast(_ByTime):
     name: Literal["leave-last"] = "leave-last"
     last: int = Field(1, ge=1)
     time_cut: ClassVar[str | None] = "user"
-    levers: ClassVar[tuple[str, ...]] = ("last",)
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
         """[n] the part of each interaction."""
@@ -199,7 +197,6 @@ class TimeCut(_ByTime):
     valid_from: float | None = None  # in the log's own unit; microseconds since 1970 for dates
     test_from: float | None = None
     time_cut: ClassVar[str | None] = "all"
-    levers: ClassVar[tuple[str, ...]] = ("valid_from", "test_from")
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
         """[n] the part of each interaction; the seed is not used."""

@@ -1,4 +1,4 @@
-"""What can be ranked: vectors, or a function that scores or lists items for a block of users."""
+"""Scorers: vectors, or functions that score or list items for a block of users."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ class Scorer(Protocol):
 
     def scores(self, users: Tensor) -> Tensor:
         """[b] user positions -> [b, items] scores, which the caller may overwrite."""
-
-
-@runtime_checkable
-class HasFactors(Protocol):
-    """A model that ranks by inner products."""
-
-    def factors(self) -> Factors:
-        """Its user vectors, item vectors and item bias."""
 
 
 class BlockScorer(ABC):
@@ -152,7 +144,7 @@ def as_scorer(model: Any) -> Scorer | ListFunction:
         return Factors.of(model.user, model.item, model.bias)
     if isinstance(model, Scorer | ListFunction):
         return model
-    if isinstance(model, HasFactors) and callable(model.factors):
+    if hasattr(model, "factors") and callable(model.factors):
         return as_scorer(model.factors())
     if isinstance(model, tuple) and len(model) in (2, 3):
         return Factors.of(*model)
