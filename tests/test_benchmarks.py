@@ -6,7 +6,6 @@ import ast
 import re
 import runpy
 from importlib import import_module
-from importlib import import_module as benchmark
 from pathlib import Path
 
 import pytest
@@ -64,15 +63,3 @@ def test_the_pictures_of_how_it_works_are_those_of_their_lines() -> None:
     assert text == script.filled(text, script.drawings()), "run: python benchmarks/render_how_it_works.py"
     assert {match[1] for match in script.MARKED.findall(text)} == set(script.PICTURES)
     assert {path.stem for path in script.PAGE.with_suffix("").iterdir()} == set(script.PICTURES)
-
-
-def test_a_row_of_the_leaderboard_comes_of_one_line() -> None:
-    script, sources = benchmark("render_strong"), benchmark("sources")
-    measured = set()
-    for line in [each for name in ("strong", "strong-alone", "strong-baselines") for each in sources.lines(name)]:
-        for row in line.get("rows", {"": line}).values():
-            figures = row["test"]["recall@20"], row["test"]["ndcg@20"]
-            measured.add((*figures, line["seconds"], sources.commit_of(line)))
-    shown = {(row.recall, row.ndcg, row.seconds, row.commit) for row in script.ours()}
-    assert shown
-    assert shown <= measured

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from concf.baselines.neighbours import ItemKNN
 from concf.baselines.table import Candidate
 from concf.comparison.compare import compare, comparison_rows
 from concf.comparison.models import Fused, Trained
-from concf.comparison.results_log import ResultsLog
 from concf.consensus.fusion import FUSIONS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
@@ -140,27 +138,6 @@ def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> Non
     with pytest.raises(DataError, match="--log"):
         compare(data, models, seeds=1, log=log)
     assert log.read_bytes() == b"user_id,item_id\n1,2\n"
-
-
-def test_several_workers_come_to_the_same_result_and_go_on_from_the_same_log(
-    data: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured: list[Any] = []
-
-    def here(work: Any, jobs: list[Any], *_: Any) -> Any:
-        measured.extend(jobs)
-        return one_after_the_other(work, jobs[::-1])
-
-    monkeypatch.setattr("concf.comparison.measure.execute", here)
-    logs = [tmp_path / name for name in ("alone", "workers")]
-    alone = compare(data, MODELS, seeds=3, log=logs[0])
-    by_workers = compare(data, MODELS, seeds=3, log=logs[1], engine="processes", workers=1)
-    assert without_seconds(by_workers.as_dict()) == without_seconds(alone.as_dict())
-    keys = [{json.dumps(cell["key"], sort_keys=True) for cell in ResultsLog(log).cells.values()} for log in logs]
-    assert keys[0] == keys[1]
-    measured.clear()
-    compare(data, MODELS, seeds=3, log=logs[1], engine="ray")
-    assert measured == []
 
 
 def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:

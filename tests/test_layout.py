@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from concf.runtime.progress import shortened_line
 from concf.runtime.text_tables import MIN_TEXT, text_table
 
 
@@ -40,11 +39,3 @@ def test_every_figure_is_in_one_piece_and_no_text_is_lost(rows: list[tuple[str, 
 def test_square_brackets_are_no_markup() -> None:
     text = shown(["item", "what"], [["[red]", "[bold]x"]], 80, "[blue]")
     assert all(word in text for word in ("[red]", "[bold]x", "[blue]"))
-
-
-def test_of_a_note_the_last_part_gives_way_first_and_no_digit_is_cut() -> None:
-    note = "R@50 consensus .4321, weighted-squares@0.03#student .4300"
-    assert shortened_line("training", note, 100) == f"training  {note}"
-    assert shortened_line("training", note, 40) == "training  R@50 consensus .4321"
-    assert shortened_line("training", note, 20) == "training"
-    assert shortened_line("reading a-very-long-name-of-a-log.parquet", "", 20) == "reading a…og.parquet"

@@ -14,7 +14,6 @@ from concf.data.parts import TEST, UNEVALUATED, origin
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.evaluation.evaluate import evaluate
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, train
 from concf.runs.model_card import model_card
@@ -138,17 +137,3 @@ def test_a_run_that_has_measured_nothing_has_a_summary() -> None:
 def test_filters_that_counted_test_rows_are_noted() -> None:
     assert "test part included" in " ".join(prepare(stream(), protocol="time", min_item=5).notes)
     assert "test part included" not in " ".join(prepare(stream(), protocol="time").notes)
-
-
-def test_users_without_a_learned_pair_are_evaluated_by_popular_items() -> None:
-    """Algorithm 1 does not learn the validation part, and some test users have nothing else before the cut."""
-    run = by_time("reference")
-    cold = np.flatnonzero(run.unlearned[run.data.evaluated])
-    assert len(cold)
-    seen = run.data.seen("test").toarray() > 0
-    for name in run.rows():
-        lists = evaluate(run.recommender(name), run.data, at=5).lists
-        for at in cold:
-            hidden = seen[run.data.evaluated[at]]
-            best = sorted(np.flatnonzero(~hidden), key=lambda item: (-run.popularity[item], item))[:5]
-            assert lists[at].tolist() == best, name

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from math import floor
 from pathlib import Path
@@ -25,7 +24,6 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 
-Run = Callable[..., tuple[int, str, str]]
 LOG = Simulation(users=120, items=60, events=4000).draw(7)
 PROTOCOLS = ["paper", "released", "random", "leave-last", "time"]
 SEEDED = [*PROTOCOLS, "new-items"]
@@ -159,22 +157,6 @@ def test_a_validation_share_keeps_its_laws(files: dict[tuple[int, int], int], sh
         n_valid = sum(who == user for who, _ in valid)
         n_back = sum(who == user and item not in validated_items for who, item in train)  # at most
         assert n_drawn - n_back <= n_valid <= n_drawn
-
-
-def test_a_pair_of_files_with_a_validation_share(tmp_path: Path, concf: Run) -> None:
-    """A line may have no items: user 2 only tests, user 3 only trains, and user 4 is nowhere else."""
-    (tmp_path / "train.txt").write_text("0 1 2 3\n1 1 2\n2\n3 3\n4 \n5 1 2 3 4\n")
-    (tmp_path / "test.txt").write_text("0 4\n1 3 9\n2 1\n3\n5 9\n")
-    words = ("prepare", tmp_path / "train.txt", "--format", "user-lines", "--protocol", "given", "--valid", "0.3")
-    words = (*words, "--test", tmp_path / "test.txt", "--out", tmp_path / "out")
-    code, out, err = concf(*words, "--json")
-    assert (code, "1 items occur in no training pair" in err, "1 users have one item" in err) == (0, True, True)
-    summary = json.loads(out)
-    assert (summary["users"], summary["train"] + summary["valid"]) == (5, 10)
-    assert (summary["test"], summary["unevaluated"], summary["evaluated_users"]) == (5, 0, 4)
-    assert list(summary["recipe"]["source"]["parts"]) == ["train", "test"]
-    loaded = Split.load(tmp_path / "out")
-    assert loaded.with_seed(1).hash == loaded.with_seed(0).with_seed(1).hash
 
 
 @given(

@@ -113,15 +113,6 @@ def test_an_ignored_rating_is_noted() -> None:
     assert len(read(frame, Reading(min_rating=4))) < len(read(frame, Reading(rating="none")))
 
 
-def test_how_much_a_filter_left_out_is_noted() -> None:
-    rare = pl.DataFrame({"user_id": list(range(80)), "item_id": list(range(1000, 1080))})
-    frame = pl.concat([LOG, rare], how="vertical_relaxed")
-    before, after = (read(each).statistics() for each in (frame, LOG))
-    shares = [f"{1 - after[name] / before[name]:.0%}".replace("%", " %") for name in ("items", "users", "interactions")]
-    with pytest.warns(ConcfWarning, match="left out {} of the items, {} of the users, {} of the inter".format(*shares)):
-        prepare(frame, min_item=5, protocol="random")
-
-
 @pytest.mark.parametrize("time", ["03/05/2024", "03-05-2024 10:00"])
 def test_a_date_that_may_be_read_two_ways_is_refused_unless_told(time: str) -> None:
     frame = pl.DataFrame({"user_id": ["a", "b"], "item_id": [1, 2], "time": ["2024-01-02", time]})

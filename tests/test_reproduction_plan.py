@@ -73,11 +73,3 @@ def test_all_is_everything_once_with_the_reference_first() -> None:
     assert cells_of(["per", "all"]) == cells
     reference = [cell.preset == "reference" for cell in cells]
     assert all(earlier >= later for earlier, later in pairwise(reference))
-
-
-def test_another_data_set_stands_in_for_those_of_the_plan() -> None:
-    cells = cells_of(["main", "stats"], data=["demo"])
-    assert {(cell.data, cell.protocol) for cell in cells} == {("demo", "released")}
-    assert len(cells) == len({*cells}) == 2 * 5 * 3 + 1
-    both = cells_of(["stats"], data=["demo"], protocols=["paper", "random"])
-    assert {(cell.data, cell.protocol) for cell in both} == {("demo", "paper"), ("demo", "random")}

@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import re
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,7 @@ from reproduction import published
 from reproduction.drawing import Drawing
 from reproduction.figures import draw
 from reproduction.lines import CITEULIKE, Lines
-from reproduction.page import document, render
-from reproduction.plan import ALL, cells_of
+from reproduction.page import render
 from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, printed
 from reproduction.table import Table, escape
 from reproduction.tables import TABLES
@@ -41,24 +38,6 @@ def test_printed_gains_follow_from_the_printed_figures(data: str, metric: str):
     for name, row in (("Gain.Best", best), ("Gain.Con.", CONSENSUS)):
         gain = printed(data, "ConCF", row, metric) / single[best] - 1
         assert gain == pytest.approx(printed(data, "ConCF", name, metric), abs=6e-5)
-
-
-def test_printed_figures_agree_between_tables():
-    citeulike = partial(printed, "citeulike")
-    assert citeulike("ConCF", "Gain.Con.") == 0.2255
-    assert citeulike("ConCF", BEST) == citeulike("alpha=0.01", BEST) == citeulike("Q=5,p=20", BEST) == 0.3763
-    assert citeulike("ConCF", CONSENSUS) == citeulike("alpha=0.01", CONSENSUS) == 0.3896
-    assert [citeulike("ConCF", BEST, metric) for metric in METRICS] == [0.2412, 0.1395, 0.3763, 0.1756]
-    assert citeulike("distillation", "T1") == citeulike("SingleCF", BEST) == 0.3179
-    assert citeulike("distillation", "T2") == citeulike("SingleCF", CONSENSUS)
-    assert [citeulike("alpha=0", row) for row in (BEST, CONSENSUS)] == [
-        citeulike("without CL", row) for row in (BEST, CONSENSUS)
-    ]
-    assert citeulike("ConCF", R_CONSENSUS, "ndcg@50") is None
-    assert printed("demo", "ConCF", "bpr") is None
-    for name, counts in published.STATISTICS.items():
-        density = counts["events"] / counts["users"] / counts["items"]
-        assert density == pytest.approx(counts["density"], abs=6e-6), name
 
 
 def test_known_figures_give_known_cells():
@@ -154,15 +133,3 @@ def test_the_page_and_tables_in_the_repository_are_those_of_its_lines(
         assert there.exists(), f"{there} is missing: make reproduction"
         if path.suffix in (".md", ".csv", ".tex"):
             assert path.read_text(encoding="utf-8") == there.read_text(encoding="utf-8"), f"{there}: make reproduction"
-
-
-def test_cells_of_the_plan_without_a_line_are_counted() -> None:
-    planned = [asdict(each) for each in cells_of([ALL])]
-
-    def first_words(absent: int) -> str:
-        lines = Lines(line("", {}) | {"cell": each} for each in planned[absent:])
-        return document({}, lines).split("## How")[0]
-
-    assert "of the plan" not in first_words(0)
-    assert f"1 cell of the plan is not measured</summary>\n\n1 of {planned[0]['variant']}." in first_words(1)
-    assert "2 cells of the plan are not measured" in first_words(2)

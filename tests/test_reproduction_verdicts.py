@@ -21,16 +21,11 @@ from reproduction.verdicts import (
     Case,
     Claim,
     Grade,
-    Verdict,
     compare,
     corrected,
     settled,
     together,
 )
-
-
-def verdict_of(claim: str, lines: list[Line]) -> Verdict:
-    return next(each for each in CLAIMS if each.id == claim).verdict(Lines(lines))
 
 
 def verdicts(lines: list[Line]) -> dict[str, str]:
@@ -45,26 +40,18 @@ def test_the_papers_own_figures_make_its_claims_hold():
 @pytest.mark.parametrize(
     ("claim", "variant", "add", "row", "word"),
     [
-        ("every-head", "ConCF", -0.2, None, FAILS),
         ("every-head", "ConCF", -0.2, "cml", FAILS),
         ("gain-consensus", "ConCF", -0.3, CONSENSUS, FAILS),
-        ("gain-best", "SingleCF", 0.3, None, FAILS),
-        ("without-cl", "without CL", 0.2, None, FAILS),
         ("single-ensemble", "SingleCF", 0.2, CONSENSUS, FAILS),
         ("rc-over-r", "ConCF", 0.1, R_CONSENSUS, FAILS),
         ("het-over-homogeneous", "homogeneous", 0.1, None, FAILS),
-        ("homogeneous-over-pcl", "PCL", 0.1, None, FAILS),
-        ("heads-without-cl", "without CL", 0.1, "bpr", FAILS),
         ("heads-without-cl", "without CL", 0.1, None, FAILS),
         ("r-below-best", "ConCF", 0.1, R_CONSENSUS, HOLDS),  # elsewhere it is still below
         ("window", "Q=5,p=1", 0.1, "bpr", FAILS),
         ("window", "Q=10,p=1", -0.03, None, FAILS),
         ("kd-concf", "distillation", 0.2, "T2 > ConCF consensus", FAILS),
         ("balancing", "without balancing", 0.1, None, FAILS),
-        ("per-batch", "weights per epoch", 0.1, None, FAILS),
         ("alpha", "alpha=1", 0.1, None, FAILS),
-        ("all-rankings", "Q=all,p=1", 0.1, None, FAILS),
-        ("concf-s", "ConCF-S", 0.1, None, FAILS),
         ("automl", "AutoML", -0.1, CONSENSUS, FAILS),
         ("sharing", "sharing=none", 0.1, None, FAILS),
     ],
@@ -77,19 +64,13 @@ def test_verdicts_turn_with_the_figures(claim: str, variant: str, add: float, ro
     ("claim", "variant", "fields", "word"),
     [
         ("chr-objective", "model sizes", {"chr": {"bpr d=64": 0.9}}, FAILS),
-        ("chr-size", "model sizes", {"chr": {"bpr d=64": 0.36}}, FAILS),
         ("chr-size", "model sizes", {"chr": {"bpr d=64": 0.52}}, FAILS),
         ("chr-lowest", "ConCF", {"chr": {"bpr": 0.9}}, FAILS),
         ("chr-users", "SingleCF", {"user_chr": dict.fromkeys(HEADS, [0.1] * 101)}, FAILS),
         ("per-high", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, FAILS),
         ("embeddings", "ConCF", {"parameters": {"all": 100, "embeddings": 98}}, FAILS),
         ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "events": 3}}, FAILS),
-        (
-            "consistency-correct",
-            "consistency",
-            {"consistency": {"all": {"correct": [0.1] * 10, "incorrect": [0.2] * 10}}},
-            FAILS,
-        ),
+        ("consistency-correct", "consistency", {"consistency": {"all": {"correct": [0.1], "incorrect": [0.2]}}}, FAILS),
         ("rc-over-training", "consistency", {"curves": {"epoch": [20], "all": {"R": [0.2], "RC": [0.1]}}}, FAILS),
     ],
 )
@@ -137,15 +118,11 @@ def test_a_case_is_decided_by_its_test(moves: tuple[float, ...], p: float | None
     ("grades", "word"),
     [
         ([], UNKNOWN),
-        ([YES], HOLDS),
         ([YES, YES], HOLDS),
         ([YES, OPEN], FAILS),  # half is no majority
         ([YES, YES, OPEN], IN_PART),
         ([YES, YES, NO], FAILS),  # one is against it
-        ([YES, YES, YES, YES, NO], FAILS),
         ([OPEN, OPEN], FAILS),
-        ([OPEN, NO], FAILS),
-        ([NO], FAILS),
     ],
 )
 def test_several_cases_make_one_word(grades: list[Grade], word: str):

@@ -96,12 +96,6 @@ def apart(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
     return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
 
-def test_a_seed_is_a_drifting_log() -> None:
-    small = DRIFTING.model_copy(update={"events": 2000})
-    assert small.draw(3).equals(small.draw(3))
-    assert not small.draw(3).equals(small.draw(4))
-
-
 def test_users_and_items_come_and_items_go() -> None:
     first, *_, last = quarters(DRIFTING.draw(0))
     for side in ("user_id", "item_id"):

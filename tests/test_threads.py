@@ -38,11 +38,6 @@ def test_an_error_leaves_everything_as_it_was():
     assert (torch.get_num_threads(), n_threads()) == (3, 3)
 
 
-@pytest.mark.parametrize("jobs", [[], [7], list(range(20))])
-def test_results_come_in_the_order_of_the_jobs(jobs):
-    assert list(in_threads(lambda job: job * job, jobs, 3)) == [job * job for job in jobs]
-
-
 def test_a_worker_that_divides_its_own_work_does_it_alone():
     def nested(job: int) -> list[str]:
         return [*in_threads(lambda _: threading.current_thread().name, range(4), 3), str(job)]

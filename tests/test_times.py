@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from concf.data.join import join
 from concf.data.prepare import prepare
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
@@ -74,21 +73,3 @@ def test_naive_beside_zoned_times_are_named(tmp_path: Path) -> None:
             with pytest.raises(DataError, match=f"{where}: .*all with a zone or all without"):
                 read(log)
     read(frame.with_columns(time=pl.Series(days[1:])), Reading())
-
-
-@pytest.mark.parametrize("value", list(BAD.values())[:2])
-@pytest.mark.filterwarnings("ignore:.*are older than the newest")
-def test_an_update_refuses_or_drops_bad_times(value: int) -> None:
-    old, new = prepare(LOG[:400], **DIVIDED), LOG[400:]
-    learned = ("train", "valid")
-    with pytest.raises(DataError, match=rf"2 bad times .*= {value}"):
-        join(old, spoilt(value, new), learned=learned)
-    with pytest.warns(ConcfWarning, match="2 bad times: these rows are dropped"):
-        found = join(old, spoilt(value, new), learned=learned, bad_times="drop")
-    assert equal(found.split, join(old, new, learned=learned).split)
-    with pytest.raises(DataError, match=r"another unit|bad times"):  # most of its rows are bad
-        join(
-            old,
-            pl.concat([new[:3].with_columns(pl.lit(value, pl.Int64).alias("timestamp")), new[-1:]]),
-            learned=learned,
-        )

@@ -147,8 +147,6 @@ def _since(
     for rows, log, times in ((recent, name, new.timestamp), (kept, "the run's log", known.timestamp)):
         if not rows.any():
             raise ConfigError(f"{asked}: nothing of {log} is as new as that; its newest is of {moment(times.max())}")
-    if kept.all():
-        note(f"{asked}: nothing that the run knows is older, so that nothing is forgotten")
     return kept, recent
 
 

@@ -245,9 +245,7 @@ class Given(Protocol):
 
     def advice(self) -> str:
         """What to do if no user can be evaluated."""
-        if self.valid is None:
-            return "A user needs items in all three files, and its held-out items must occur in training"
-        return "Some users need two items or more in the training file, and some need items in the test file"
+        return "A user needs items in all parts: two or more in the training file, others in the test file"
 
 
 class NewUsers(_Shares):

@@ -6,10 +6,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from concf.runtime.launch import follows
-from concf.runtime.text_tables import shortened
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -41,8 +41,8 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
         return
     with _lock:
         display = _display = _display or _new_display()
-        room = display.console.width - BAR - OTHERS - 2 * len(str(total or ""))
-        task = display.add_task(shortened_line(what, "", room), total=total, visible=False)
+        room = max(display.console.width - BAR - OTHERS - 2 * len(str(total or "")), SHORTEST)
+        task = display.add_task(shorten(what, room, placeholder="…"), total=total, visible=False)
 
     def show() -> None:
         with _lock:
@@ -51,7 +51,8 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
                 display.update(task, visible=True)
 
     def advance(steps: int, note: str = "") -> None:
-        display.update(task, advance=steps, description=shortened_line(what, note, room) if note else None)
+        text = shorten(f"{what} {note}", room, placeholder="…") if note else None  # at a space: no number is cut
+        display.update(task, advance=steps, description=text)
 
     timer = threading.Timer(PATIENCE, show)
     timer.daemon = True
@@ -65,14 +66,6 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
             if not display.task_ids:
                 display.stop()
                 _display = None
-
-
-def shortened_line(what: str, note: str, room: int) -> str:
-    """`what` and a note `a, b` in `room` characters: the note loses its last parts first, then `what` its middle."""
-    parts = note.split(", ") if note else []
-    while parts and len(f"{what}  {', '.join(parts)}") > room:
-        parts.pop()
-    return f"{what}  {', '.join(parts)}" if parts else shortened([what], max(room, SHORTEST))[0]
 
 
 def _new_display() -> Progress:

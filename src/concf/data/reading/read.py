@@ -206,30 +206,25 @@ def check_times(
     if ticks is None:
         return frames
     when = pl.col("timestamp")
-    causes = {
-        "0 or negative": when <= 0,
-        "far from most others (another unit, before 1979 or after 2112)": ~_in_unit(ticks),
-        "in the future": when > latest * ticks,
-    }
-    cause = pl.coalesce(pl.when(bad).then(pl.lit(name)) for name, bad in causes.items())
-    counts, examples = dict.fromkeys(causes, 0), dict[str, str]()
+    bad = (when <= 0) | ~_in_unit(ticks) | (when > latest * ticks)
+    n_bad, example = 0, ""
     for frame, table in zip(frames, tables, strict=True):
-        rows = frame.select("row", cause=cause).filter(pl.col("cause").is_not_null())
-        for name, n_rows, row in rows.group_by("cause").agg(pl.len(), pl.min("row")).collect(engine="streaming").rows():
-            counts[name] += n_rows
+        n_rows, row = frame.filter(bad).select(pl.len(), pl.min("row")).collect(engine="streaming").row(0)
+        n_bad += n_rows
+        if n_rows and not example:
             source = table.frame.filter(pl.col("row") == row).select("timestamp").head(1).collect(engine="streaming")
-            examples.setdefault(name, f"{table.where(row)} = {source.item()}")
-    if not examples:
+            example = f"{table.where(row)} = {source.item()}"
+    if not n_bad:
         return frames
-    listed = "; ".join(f"{name}: {counts[name]:,}, the first {examples[name]}" for name in causes if name in examples)
-    found = f"{tables[0].name}: column {tables[0].columns['timestamp']!r}: {sum(counts.values()):,} bad times"
+    causes = "0, negative, in the future, or far from most others: in another unit, before 1979"
+    found = f"{tables[0].name}: column {tables[0].columns['timestamp']!r}: {n_bad:,} bad times"
     if not drop:
         raise DataError(
-            f"{found} ({listed}). Correct them, drop the rows with {option('bad_times', 'drop')}, or leave the column "
-            f"out with {option('timestamp', 'none')}"
+            f"{found} ({causes}), the first {example}. Correct them, drop the rows with {option('bad_times', 'drop')}, "
+            f"or leave the column out with {option('timestamp', 'none')}"
         )
-    note(f"{found}: these rows are dropped ({listed})")
-    return [frame.filter(cause.is_null()) for frame in frames]
+    note(f"{found}: these rows are dropped ({causes}), the first {example}")
+    return [frame.filter(~bad) for frame in frames]
 
 
 def _in_unit(ticks: int) -> pl.Expr:
