@@ -253,7 +253,8 @@ def _note_loss(before: Interactions, after: Interactions, filters: tuple[Filter,
 def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     """Read the logs of the parts, with shared ids; a pair that is in two of them stays in the earlier part."""
     if filter_of(options) is not None or {"dislikes", "dislike_below"} & options.keys():
-        raise ConfigError("protocol 'given' takes the parts as they are: leave out filters and dislikes")
+        others = f"filters, {option('dislikes')} and {option('dislike_below')}"
+        raise ConfigError(f"protocol 'given' takes the parts as they are: leave out {others}")
     reading, name, valid, test = reading_of(options), "given", options.get("valid"), options.get("test")
     share = valid if isinstance(valid, int | float) else None
     protocol = protocol_of("given", {**options, "valid": share, "test": None})
