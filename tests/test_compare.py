@@ -14,8 +14,8 @@ from scipy.sparse import csr_array
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import ItemKNN
 from concf.baselines.table import Candidate
-from concf.comparison.compare import compare, comparison_rows
-from concf.comparison.models import Fused, Trained
+from concf.comparison.compare import compare
+from concf.comparison.models import Fused
 from concf.consensus.fusion import FUSIONS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
@@ -23,7 +23,6 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
-from concf.runtime.executors import one_after_the_other
 from concf.runtime.settings import Settings
 
 LOG = Simulation(users=150, items=80, events=5000).draw(2)
@@ -112,15 +111,6 @@ def test_mean_std_and_significance_are_the_textbook_s(data: Split) -> None:
     assert "over users" in result.as_dict()["test"]
 
 
-def test_a_choice_at_the_edge_of_the_grid_is_marked(data: Split) -> None:
-    best = compare(data, MODELS, seeds=1, tune_on="recall@20").entrants[0].settings["neighbours"]
-    inside, edge = ({"knn": Candidate(ItemKNN, {"neighbours": tried})} for tried in ((1, best, 79), (1, best)))
-    assert compare(data, inside, seeds=1, tune_on="recall@20").entrants[0].edges == []
-    result = compare(data, edge, seeds=1, tune_on="recall@20")
-    assert result.entrants[0].edges == ["neighbours"]
-    assert f"neighbours {best}*" in comparison_rows(result)[1][0][-1]
-
-
 def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     models = {"counted": Candidate(Counted, {"neighbours": (5, 20)}), "popularity": Candidate(Popularity)}
@@ -138,30 +128,6 @@ def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> Non
     with pytest.raises(DataError, match="--log"):
         compare(data, models, seeds=1, log=log)
     assert log.read_bytes() == b"user_id,item_id\n1,2\n"
-
-
-def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs_done = []
-
-    def here(work: Any, jobs: list[Any], *_: Any) -> Any:
-        jobs_done.extend([(job[0][2], sorted((name, on) for name, _, _, on in job)) for job in jobs])
-        return one_after_the_other(work, jobs)
-
-    monkeypatch.setattr(Trained, "train", lambda self, split, refit: Popularity().fit(split.train))
-    monkeypatch.setattr(Trained, "validation", lambda self, run, metric: 0.5)
-    monkeypatch.setattr(Trained, "recommender", lambda self, run, split: run)
-    monkeypatch.setattr("concf.comparison.measure.execute", here)
-    found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
-    both = ["concf:strong consensus", "concf:strong head"]
-    assert sorted(jobs_done) == sorted([
-        *((seed, [("popularity", "test")]) for seed in (0, 1)), (0, [("popularity", "valid")]),  # each a fit of its own
-        (0, [(name, on) for name in both for on in ("test", "valid")]), (1, [(name, "test") for name in both]),
-    ])  # fmt: skip
-    refitted = {model["model"]: model["fitted_on"] for model in found.as_dict()["models"]}
-    assert refitted == dict.fromkeys([*both, "popularity"], "train and valid")
-    jobs_done.clear()
-    compare(data, ["popularity"], seeds=2, engine="ray", refit=False)
-    assert sorted(jobs_done) == [(0, [("popularity", "test"), ("popularity", "valid")]), (1, [("popularity", "test")])]
 
 
 def test_nonsense_is_refused(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,13 +185,3 @@ def test_variants_of_equal_settings_have_equal_rows_and_others_do_not(lines: dic
 def test_the_seed_of_the_cell_is_the_seed_of_the_run(lines: dict[str, dict[str, Any]], data: Split) -> None:
     other = measure(Cell("ConCF", "small", "random", 1), data, changes=SMALL)
     assert other["rows"] != lines["ConCF"]["rows"]
-
-
-def test_statistics_are_the_split_s_own_counts(lines: dict[str, dict[str, Any]], data: Split) -> None:
-    line, summary = lines["statistics"], data.summary()
-    assert "rows" not in line
-    assert line["statistics"].keys() >= {
-        "users", "items", "interactions", "train", "valid", "test", "evaluated_users",
-    }  # fmt: skip
-    for name, value in line["statistics"].items():
-        assert value == summary[name], name

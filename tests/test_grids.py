@@ -144,5 +144,6 @@ def test_a_file_is_read_and_the_chosen_values_are_shown(data: Split, concf: CLI,
     assert code == 0, err
     (ease,) = json.loads(out)["models"]
     assert (ease["model"], ease["at_grid_edge"]) == ("ease", ["regularisation"])
+    assert f"regularisation {ease['settings']['regularisation']:g}*" in concf(*words[:-1])[1]
     (tmp_path / "grid.toml").write_text("[", encoding="utf-8")
     assert (concf(*words)[0], "cannot be read as TOML" in concf(*words)[2]) == (2, True)

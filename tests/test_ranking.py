@@ -136,19 +136,6 @@ def test_a_score_function_may_return_any_kind_of_numbers_in_any_layout(seen, for
     assert lists.tolist() == literal_rank(scores, seen.toarray(), 8).tolist()
 
 
-@pytest.mark.parametrize("memory", [1, 4 * 23 * 5 + 3])
-def test_a_scorer_is_only_asked_for_blocks_within_the_budget(memory):
-    blocks = []
-
-    def record(users):
-        blocks.append(len(users))
-        return np.zeros((len(users), 23), np.float32)
-
-    rank(record, np.arange(40), 4, memory=memory)
-    assert max(blocks) <= max(1, memory // (4 * 23))
-    assert sum(blocks) <= 40 + 1  # one user more shows how many items there are
-
-
 def test_given_lists_keep_their_order_and_lose_seen_items_and_empty_places():
     lists = np.array([[5, -1, 2, 0, 4, 1], [3, 1, 0, -1, -1, -1], [-1] * 6])
     seen = csr_array(np.array([[0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 1], [0] * 6], np.float32))

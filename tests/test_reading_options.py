@@ -20,7 +20,6 @@ from concf.data.protocols import PROTOCOLS
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.simulate import Simulation
-from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
 
@@ -140,14 +139,6 @@ def test_text_ids_that_may_stand_for_none_are_noted() -> None:
     note = r"'NaN' in 1 row, 'None' in 1 row, 'nan' in 2 rows, 'null' in 1 row"
     with pytest.warns(ConcfWarning, match=note):
         assert read(pl.DataFrame({"user_id": users, "item_id": list(range(8))})).n_users == 7
-
-
-@pytest.mark.filterwarnings("error::concf.errors.ConcfWarning")
-def test_ordinary_logs_are_read_without_a_word(tmp_path: Path) -> None:
-    split = prepare(LOG.with_columns(time=pl.lit("2024-05-03T10:00:00Z")), protocol="random", out=tmp_path / "data")
-    assert Split.load(tmp_path / "data").hash == split.hash
-    read(LOG.with_columns(rating=3), Reading(rating="none"))
-    read(LOG.with_columns(rating=3), Reading(min_rating=2))
 
 
 def test_unsigned_ids_beyond_64_bits_with_a_sign_are_not_called_missing() -> None:

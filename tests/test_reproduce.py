@@ -131,13 +131,7 @@ def test_a_cell_that_fails_leaves_the_others(home: Path, tmp_path: Path) -> None
     assert len(failures) == 1
     assert failures[0].startswith("PCL, demo released, split 0, reference: the ")
     assert "try a lower training.learning_rate" in failures[0]
-    (home / "demo-released-0" / "part.npy").write_bytes(b"")
-    failures = run(CELLS, tmp_path / "other", home)
-    assert [failure.partition(":")[0] for failure in failures] == [
-        "statistics, demo released, split 0, reference", "PCL, demo released, split 0, reference",
-    ]  # fmt: skip
-    assert all("part.npy was changed or cut short" in failure for failure in failures)
-    assert [line["cell"]["seed"] for line in lines_of(tmp_path / "other")] == [1, 1]
+    assert len(lines_of(tmp_path / "book")) == 1
 
 
 @pytest.mark.usefixtures("quick_processes")
@@ -217,7 +211,3 @@ def test_measured_figures_are_shown_beside_the_published_ones(program: CLI, tmp_
     assert (code, err) == (0, "")
     row = next(line for line in out.splitlines() if "consensus" in line)
     assert all(cell in row for cell in ("0.3896", "0.3800 ± 0.0141", "-0.0096"))
-    code, out, _ = program("--seeds", 1, "--set", "training.epochs=2", "--results", tmp_path / "book")
-    assert (code, "0.3700" in out, "±" in out) == (0, True, False)
-    code, out, _ = program("--dataset", "ciao", "--results", tmp_path / "book")
-    assert (code, "ConCF" in out) == (0, False)

@@ -64,20 +64,6 @@ def test_the_demo_s_log_is_like_real_ones() -> None:
     assert len(log) < 0.9 * log.count.sum()  # people come again
 
 
-def test_items_of_the_demo_come_into_fashion_and_go() -> None:
-    log = DEMO.draw(0)
-    item, time = log["item_id"].to_numpy(), log["timestamp"].to_numpy()
-    middle = (time.min() + time.max()) / 2
-    half = np.random.default_rng(0).random(len(item)) < 0.5
-    by_chance = apart(item[half], item[~half])
-    assert apart(item[time < middle], item[time >= middle]) > 2 * by_chance
-    assert log["timestamp"].is_sorted()
-    assert 0.4 < (time < middle).mean() < 0.6  # the year is as full everywhere
-    consistent = DEMO.model_copy(update={"fashion": None}).draw(0)
-    item, first = consistent["item_id"].to_numpy(), consistent["timestamp"].to_numpy() < middle
-    assert apart(item[first], item[~first]) == pytest.approx(by_chance, rel=0.15)
-
-
 def test_a_simulation_without_the_new_traits_draws_what_it_always_drew() -> None:
     drawn = Simulation(users=40, items=30, events=900, tastes=4).draw(1).write_csv()
     assert hashlib.sha256(drawn.encode()).hexdigest().startswith("f0d3a94faeb5")

@@ -65,17 +65,6 @@ def test_a_history_is_worth_its_known_items(data: st.DataObject) -> None:
             assert frame.equals(quietly(model.recommend, history=other, k=6, by=by, **clean))
 
 
-def test_what_is_ignored_is_told_once_with_its_number_and_some_names() -> None:
-    model = model_of("text")
-    a, b, c, *_ = model.item_ids.values.tolist()
-    with pytest.warns(ConcfWarning) as notes:
-        model.recommend(history={"n": [a, "no 1"], "m": ["no 2", "no 1", b], "o": [c]}, items=[a, b, "no 3"], k=3)
-    assert [str(each.message).partition(" items")[0] for each in notes] == ["history: 3 of 6", "items: 1 of 3"]
-    with pytest.warns(ConcfWarning, match="history: 2 of 3 users have no known item"):
-        model.recommend(history={"n": ["no 1"], "m": [a], "o": ["no 2"]})
-    quietly(model.recommend, history={"n": [a], "o": []}, items=[a, b], exclude=[c])
-
-
 def test_unknown_items_can_be_an_error() -> None:
     model = model_of("integers")
     item, user = model.item_ids.values.tolist()[0], model.user_ids.values.tolist()[0]
