@@ -169,10 +169,10 @@ def prepare(
     seed, settings = check_seed(seed), chosen(options)
     with working("preparing"):
         split = (_given if settings.get("protocol") == "given" else _filtered_and_split)(source, settings, seed)
-    split.note_if_few()
     if out is not None:
         split.save(out, overwrite=overwrite)
         split = replace(split, folder=Path(out))
+    split.note_if_few()
     return split
 
 
