@@ -132,6 +132,7 @@ class Service:
     ) -> None:  # fmt: skip
         self.load, self.folder, self.limits, self.root = load, folder, limits or Limits(), root
         self.compared = compared
+        self._compared: Served | None = None
         self.version, self.loaded, self.closing = 0, 0.0, False
         self._loading = threading.Lock()
         self._model: Served | None = None
@@ -146,6 +147,18 @@ class Service:
         if self._model is None:
             raise Problem(503, "not_ready", "the run is being loaded; try again in a moment")
         return self._model
+
+    def compared_model(self) -> Served:
+        """Return the run of --compare, which is loaded when it is first needed."""
+        folder = self.compared
+        if folder is None:
+            raise Problem(404, "not_found", "this service compares no runs; start it with --compare RUN", "compared")
+        with self._loading:
+            try:
+                self._compared = self._compared or self.load(folder, 0)
+            except ConcfError as error:
+                raise Problem(409, "refused_run", str(error), str(folder)) from error
+            return self._compared
 
     def reload(self, folder: Path | None = None) -> Served:
         """Serve the run in another folder, or in the same one again; a run that cannot be served is refused.

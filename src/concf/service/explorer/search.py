@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError
-from concf.inference.lookup import Positions, Short
-from concf.inference.rules import Draw, Rules, rules_of
+from concf.inference.rules import Rules, rules_of
 from concf.service.explorer.schemas import SearchResult
 from concf.service.loading import Served
 from concf.service.problems import Problem
@@ -103,13 +102,6 @@ class Attributes:
             return rules_of(self.ranker, self.ranker.item_ids, head, catalogue=self.catalogue, where=where or None)
         except ConfigError as error:
             raise Problem(409, "refused_rule", str(error), "where") from None
-
-
-def listed(rules: Rules | None, draw: Draw, k: int, hidden: Positions, kept: int) -> Short:
-    """The list of one user by rules. kept: see `Rules.lists`"""
-    if rules is None:
-        return draw(np.array([0]), k, [hidden], None)[0]
-    return rules.lists(draw, np.array([0]), k, [hidden], None, kept)[0]
 
 
 def allowed(address: str, sources: Sequence[str]) -> bool:
