@@ -32,9 +32,8 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, load_run, train
-from concf.report.charts import HEIGHT, WIDTH, intervals, lines, looks_of, swatch
 from concf.report.gather import FIGURES, gather
-from concf.report.page import CURVES, page
+from concf.report.page import CURVES, HEIGHT, WIDTH, intervals, lines, looks_of, page, swatch
 from concf.runs.checkpoint import CHECKPOINT, RunFolder
 from concf.runs.run import Run
 

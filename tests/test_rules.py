@@ -154,19 +154,6 @@ def test_without_rules_nothing_changes_to_the_bit(run: Trained, catalogue: pl.Da
                 assert model.recommend(k=3, by=by, **options) == plain  # type: ignore[arg-type,call-overload]
 
 
-def test_a_condition_for_a_head_is_the_allow_list_of_the_items_that_match(
-    run: Trained, catalogue: pl.DataFrame
-) -> None:
-    model = Recommender(run.run, "arrow")
-    where = {row["item"] for row in catalogue.iter_rows(named=True) if row["category"] == 1 or row["price"] > 30}
-    rules = {"catalogue": catalogue, "where": "category = 1 or price > 30"}
-    for more in ({}, {"exclude": run.items[::3]}, {"history": run.items[:3]}):
-        options: dict[str, Any] = {"k": 4, "by": "bpr", **more}
-        assert model.recommend(**options, **rules) == model.recommend(**options, items=sorted(where))
-    both = {item for item in run.items[::2] if item in where}
-    assert model.recommend(items=run.items[::2], k=4, **rules) == model.recommend(items=sorted(both), k=4)  # type: ignore[call-overload]
-
-
 def test_lists_are_full_whenever_they_can_be(run: Trained, catalogue: pl.DataFrame) -> None:
     model, rows = Recommender(run.run), catalogue.to_dicts()
     users = [*run.users, 10**9]  # and somebody whom the log does not have

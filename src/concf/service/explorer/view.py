@@ -114,14 +114,15 @@ class Explorer:
             users = np.full(len(at), user)
             return self.ranker.short(users, [n] * len(at), by, hidden, anew=among is not None, among=among)
 
-        votes, note = self.ranker.votes(CONSENSUS) if self.has_consensus else None, None
+        votes, voters, note = None, {}, None
+        if self.has_consensus:
+            votes, voters = self.ranker.votes(CONSENSUS), self.ranker.voters
         if self.run.unlearned[user]:
             note = UNLEARNED
         elif self.has_consensus:
             note = NO_VOTES if votes is None else None if self.ranker.was_asked_for(user) else UNASKED
         view = self._view(
-            draw, k, where, trained, trained if held_out else used, CONSENSUS, votes, self.ranker.voters, user,
-            self._history(user),
+            draw, k, where, trained, trained if held_out else used, CONSENSUS, votes, voters, user, self._history(user),
         )  # fmt: skip
         view["user"], view["note"] = self.recommender.user_ids.values[[user]].tolist()[0], note
         return view
