@@ -177,6 +177,7 @@ def prepare(
     split.note_if_few()
     if out is not None:
         split.save(out, overwrite=overwrite)
+        split = replace(split, folder=Path(out))
     return split
 
 

@@ -109,7 +109,7 @@ class RunFolder:
         """Refuse a folder that holds a run or something else than a run's own data set."""
         if self.begun:
             raise ConfigError(
-                f"{self.path}: holds a run already. Go on with: concf train --resume --out {self.path} (in Python: "
+                f"{self.path}: holds a run already. Continue with: concf train --resume --out {self.path} (in Python: "
                 "concf.train with resume=True); or choose another folder"
             )
         if self.path.exists() and not self._is_empty():
@@ -203,7 +203,7 @@ class RunFolder:
         _refuse_another(self.description(), run, self.path)
         self._refuse_other_ids(run.data)
         if not (self.path / CHECKPOINT).exists():
-            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Go on with: concf train --resume --out {self.path}")
+            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Continue with: concf train --resume --out {self.path}")
         self._restore(run)
         run.history = self._history(run.epoch)
 
