@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, settings
 from skipping import posix
 from small_service import ADMIN, SHOWN, Client, loaded, problem, run_folder
 
-from concf.service.app import create_app
-from concf.service.http.guards import Access
-from concf.service.http.pages import POLICY
+from concf.service.app import POLICY, create_app
+from concf.service.http.middleware import Access
 from concf.service.limits import Limits
 from concf.service.loading import Loader, Service
 
@@ -129,7 +128,7 @@ def test_a_large_body_is_not_read_to_its_end_nor_a_slow_one_waited_for(client: C
 
 
 def test_more_requests_than_may_be_at_a_time_are_sent_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)  # so that they wait for a thread
+    monkeypatch.setattr("concf.service.routes.IN_LOOP", 0)  # so that they wait for a thread
     answers = client.together(["/recommend/1?by=bpr"] * 9)
     assert [answer.status_code for answer in answers].count(200) == LIMITS.in_flight
     assert (problem(answers[-1]), answers[-1].headers["retry-after"]) == ((503, "busy"), "1")

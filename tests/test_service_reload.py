@@ -88,7 +88,7 @@ def test_a_run_that_cannot_be_served_is_refused_and_the_old_one_stays(client: Cl
 
 
 def test_a_request_under_way_stays_with_the_run_it_began_with(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)
+    monkeypatch.setattr("concf.service.routes.IN_LOOP", 0)
     old = client.get("/recommend/1?by=bpr").json()["items"]
     model = client.service.model.recommender
     ask, service = model.short, client.service

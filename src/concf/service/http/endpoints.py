@@ -20,7 +20,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from concf.service.http.guards import header
+from concf.service.http.middleware import header
 from concf.service.limits import SOON, Limits
 from concf.service.problems import Problem, invalid
 
