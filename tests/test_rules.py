@@ -213,7 +213,6 @@ def test_dates_are_compared_alike_in_text_and_in_columns_of_dates(
     [
         ({"where": "price < -5"}, "no item of the log matches"),
         ({"where": "colour = 3"}, "no column is called 'colour'"),
-        ({"where": ""}, "Expected a condition"),
         ({"where": "price + 1"}, "true or false"),
         ({"where": r"name = E'\' || lpad(name, 10000000000, '"}, "is not allowed"),
         ({"where": "\"lpad\" (name, 10000000000, 'x') = 'x'"}, "unknown function"),
@@ -225,9 +224,7 @@ def test_dates_are_compared_alike_in_text_and_in_columns_of_dates(
         ({"where": "name = '\ud800'"}, "Expected a condition"),
         ({"where": "price < 3", "catalogue": None}, "need catalogue="),
         ({"at_most": {"category": 0}}, "expected an integer of 1 or more"),
-        ({"at_most": {"colour": 1}}, "no column is called 'colour'"),
         ({"diversity": float("nan")}, "expected a number from 0"),
-        ({"popularity_penalty": "x"}, "expected a number"),
     ],
 )
 def test_rules_that_make_no_sense(run: Trained, catalogue: pl.DataFrame, rules: dict[str, Any], message: str) -> None:
