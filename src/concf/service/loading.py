@@ -240,24 +240,19 @@ class Loader:
         if self.new_items:
             recommender.add_items(self.catalogue)
         _prepare(recommender)
-        titles: dict[Id, str] = {}
-        if self.catalogue is not None:
-            self.catalogue.roles()  # refuses columns that are not there
-            titles, note = self.catalogue.read(recommender.item_ids)
-            typer.echo(f"note: {note}", err=True)
-        return Served(recommender, folder, titles, version, self._attributes(recommender.item_ids))
-
-    def _attributes(self, ids: Ids) -> Catalogue | None:
-        """In memory; none if there is no file, or its rows contradict each other."""
         if self.catalogue is None:
-            return None
+            return Served(recommender, folder, version=version)
+        self.catalogue.roles()  # refuses columns that are not there
+        titles, note = self.catalogue.read(recommender.item_ids)
+        typer.echo(f"note: {note}", err=True)
+        attributes = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConcfWarning)  # the note about titles has the counts
-                return self.catalogue.joined_to(ids)
-        except DataError as error:
+                attributes = self.catalogue.joined_to(recommender.item_ids)
+        except DataError as error:  # rows that contradict each other
             typer.echo(f"note: rules on attributes are off: {error}", err=True)
-            return None
+        return Served(recommender, folder, titles, version, attributes)
 
 
 def _detach_from_file(run: Run) -> None:

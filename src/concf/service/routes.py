@@ -75,7 +75,7 @@ def recommending(service: Service, threads: Threads) -> list[Endpoint]:
     """Return the routes of lists, similar items and explanations."""
     routes, batcher = Endpoints("recommend", threads), Batcher(threads)
 
-    @routes.get("/recommend/{user:id}", schemas.ListQuery, schemas.UserList, "The list of a user of the log")
+    @routes("GET", "/recommend/{user:id}", schemas.ListQuery, schemas.UserList, "The list of a user of the log")
     async def one(path: Parts, query: schemas.ListQuery) -> bytes:
         service.limits.check("k", query.k, "query.k")
         served = service.model
@@ -97,11 +97,11 @@ def recommending(service: Service, threads: Threads) -> list[Endpoint]:
             served.keep(key, answer)
         return answer
 
-    @routes.post("/recommend", schemas.AnyListsRequest, schemas.Lists, "The lists of several users, or of new users")
+    @routes("POST", "/recommend", schemas.AnyListsRequest, schemas.Lists, "The lists of several users, or of new users")
     def several(_path: Parts, request: Any) -> Iterator[bytes]:
         yield from answers.lists(service.model, service.limits, request)
 
-    @routes.get("/similar/{item:id}", schemas.SimilarQuery, schemas.SimilarItems, "The items nearest to one")
+    @routes("GET", "/similar/{item:id}", schemas.SimilarQuery, schemas.SimilarItems, "The items nearest to one")
     def similar(path: Parts, query: schemas.SimilarQuery) -> schemas.SimilarItems:
         service.limits.check("k", query.k, "query.k")
         served = service.model
@@ -110,7 +110,7 @@ def recommending(service: Service, threads: Threads) -> list[Endpoint]:
         ids, scores = served.recommender.similar_items(item_id, query.k, head=name, frame="arrays")
         return {"item": item_id, "head": name, "items": answers.items_of(served, ids, scores)}
 
-    @routes.get("/explain/{user:id}/{item:id}", schemas.NoQuery, schemas.Explanation, "Why an item is listed")
+    @routes("GET", "/explain/{user:id}/{item:id}", schemas.NoQuery, schemas.Explanation, "Why an item is listed")
     def explain(path: Parts, _query: schemas.NoQuery) -> dict[str, object]:
         served = service.model
         user_id, item_id = served.user(path["user"]), served.item(path["item"])
@@ -125,23 +125,23 @@ def operating(service: Service, threads: Threads, metrics: Metrics, access: Acce
     """Return the routes of health, readiness, metrics and reloads."""
     routes = Endpoints("run", threads)
 
-    @routes.get("/health", schemas.NoQuery, schemas.Status, "Whether the process is alive")
+    @routes("GET", "/health", schemas.NoQuery, schemas.Status, "Whether the process is alive")
     async def health(_path: Parts, _query: schemas.NoQuery) -> schemas.Status:
         return {"status": "alive"}
 
-    @routes.get("/ready", schemas.NoQuery, schemas.Status, "Whether a run is served")
+    @routes("GET", "/ready", schemas.NoQuery, schemas.Status, "Whether a run is served")
     async def ready(_path: Parts, _query: schemas.NoQuery) -> schemas.Status:
         if service.closing:
             raise Problem(503, "not_ready", "the service is shutting down")
         return {"status": "ready", "run": service.model.name}
 
-    @routes.get("/metrics", schemas.NoQuery, None, "Metrics for Prometheus")
+    @routes("GET", "/metrics", schemas.NoQuery, None, "Metrics for Prometheus")
     async def text(_path: Parts, _query: schemas.NoQuery) -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     if access.admin_token is not None:
 
-        @routes.post(RELOAD, schemas.ReloadRequest, schemas.Reloaded, "Serve another run, or the same folder again")
+        @routes("POST", RELOAD, schemas.ReloadRequest, schemas.Reloaded, "Serve another run, or the same folder again")
         async def reload(_path: Parts, request: schemas.ReloadRequest) -> schemas.Reloaded:
             return await service.reload_soon(None if request.run is None else Path(request.run))
 

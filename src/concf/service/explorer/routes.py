@@ -17,34 +17,34 @@ def data(service: Service, threads: Threads) -> list[Endpoint]:
     def explorer(compared: bool = False) -> Explorer:
         return Explorer.of(service.compared_model() if compared else service.model)
 
-    @routes.get("/run", schemas.Compared, schemas.Facts, "The run that is served")
+    @routes("GET", "/run", schemas.Compared, schemas.Facts, "The run that is served")
     def run(_path: Parts, query: schemas.Compared) -> schemas.Facts:
         compared = None if service.compared is None else service.compared.resolve().name
         return explorer(query.compared).facts(service.limits, compared)
 
-    @routes.get("/users", schemas.UserSearch, list[schemas.SearchResult], "Search for users by id")
+    @routes("GET", "/users", schemas.UserSearch, list[schemas.SearchResult], "Search for users by id")
     def users(_path: Parts, query: schemas.UserSearch) -> list[schemas.SearchResult]:
         search = explorer().users
         return search.results(search.draw(query.limit) if query.random else search.find(query.q, query.limit))
 
-    @routes.get("/items", schemas.ItemSearch, list[schemas.SearchResult], "Search for items by id and title")
+    @routes("GET", "/items", schemas.ItemSearch, list[schemas.SearchResult], "Search for items by id and title")
     def items(_path: Parts, query: schemas.ItemSearch) -> list[schemas.SearchResult]:
         search = explorer().items
         return search.results(search.find(query.q, query.limit))
 
-    @routes.get("/similar-users/{user:id}", schemas.Length, schemas.SimilarUsers, "The users nearest to one")
+    @routes("GET", "/similar-users/{user:id}", schemas.Length, schemas.SimilarUsers, "The users nearest to one")
     def similar_users(path: Parts, query: schemas.Length) -> schemas.SimilarUsers:
         service.limits.check("k", query.k, "query.k")
         return explorer().similar_users(path["user"], query.k)
 
-    @routes.get("/explore/{user:id}", schemas.ViewQuery, schemas.View, "A user of the log, seen by every voter")
+    @routes("GET", "/explore/{user:id}", schemas.ViewQuery, schemas.View, "A user of the log, seen by every voter")
     def explore(path: Parts, query: schemas.ViewQuery) -> schemas.View:
         service.limits.check("k", query.k, "query.k")
         own = explorer(query.compared)
         index = own.served.user_index(own.served.user(path["user"]), "path.user")
         return own.of_user(index, query.k, query.held_out, query.where)
 
-    @routes.post("/explore", schemas.HistoryView, schemas.View, "A history, seen by every voter")
+    @routes("POST", "/explore", schemas.HistoryView, schemas.View, "A history, seen by every voter")
     def explore_history(_path: Parts, request: schemas.HistoryView) -> schemas.View:
         service.limits.check("k", request.k, "body.k")
         service.limits.check("history", len(request.history), "body.history")

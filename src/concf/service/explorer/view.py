@@ -120,7 +120,9 @@ class Explorer:
         if self.run.unlearned[user]:
             note = UNLEARNED
         elif self.has_consensus:
-            note = NO_VOTES if votes is None else None if self.ranker.was_asked_for(user) else UNASKED
+            lists = self.run.best[CONSENSUS].lists
+            unasked = lists is not None and int(lists[user, 0]) < 0
+            note = NO_VOTES if votes is None else UNASKED if unasked else None
         view = self._view(
             draw, k, where, trained, trained if held_out else used, CONSENSUS, votes, voters, user, self._history(user),
         )  # fmt: skip

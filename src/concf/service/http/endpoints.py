@@ -16,7 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -30,18 +30,10 @@ H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
 
 
-class IdConvertor(Convertor[str]):
-    """The rest of a path, of any characters."""
+class IdConvertor(PathConvertor):
+    """The rest of a path, of any characters, line breaks too."""
 
     regex = r"[\s\S]*"
-
-    def convert(self, value: str) -> str:
-        """As it is."""
-        return value
-
-    def to_string(self, value: str) -> str:
-        """As it is."""
-        return value
 
 
 register_url_convertor("id", IdConvertor())
@@ -206,14 +198,13 @@ class Endpoints:
         self.tag, self.threads = tag, threads
         self.all: list[Endpoint] = []
 
-    def get(self, path: str, asked: Any, answer: Any, summary: str) -> Callable[[H], H]:
-        """Declare a route without a body; see `Endpoint`."""
-        return partial(self._add, "GET", path, asked, answer, summary)
+    def __call__(
+        self, method: Literal["GET", "POST"], path: str, asked: Any, answer: Any, summary: str
+    ) -> Callable[[H], H]:
+        """Declare a route; see `Endpoint`."""
 
-    def post(self, path: str, asked: Any, answer: Any, summary: str) -> Callable[[H], H]:
-        """Declare a route with a body."""
-        return partial(self._add, "POST", path, asked, answer, summary)
+        def add(handler: H) -> H:
+            self.all.append(Endpoint(method, path, handler, self.threads, asked, answer, summary, self.tag))
+            return handler
 
-    def _add(self, method: Literal["GET", "POST"], path: str, asked: Any, answer: Any, summary: str, handler: H) -> H:
-        self.all.append(Endpoint(method, path, handler, self.threads, asked, answer, summary, self.tag))
-        return handler
+        return add
