@@ -1,4 +1,4 @@
-"""A route: what it asks for and answers, as the OpenAPI document has it, and the way from the one to the other."""
+"""Endpoints: validation of requests, threads, deadlines and responses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ register_url_convertor("id", IdConvertor())
 
 
 class Threads:
-    """Threads for what takes long. Batches have few of their own, so that others need not wait for them."""
+    """Thread limits. Batches have few threads of their own, so that other requests need not wait for them."""
 
     def __init__(self, limits: Limits) -> None:
         cores = os.cpu_count() or 1
@@ -48,7 +48,7 @@ class Threads:
         self.quick, self.slow = anyio.CapacityLimiter(max(2, cores)), anyio.CapacityLimiter(max(1, cores - 1))
 
     async def run(self, work: Callable[[], T], slow: bool = False) -> T:
-        """The result of some work, once a thread is free."""
+        """Return the result of `work`, computed as soon as a thread is free."""
         return await anyio.to_thread.run_sync(work, limiter=self.slow if slow else self.quick)
 
 
@@ -87,7 +87,7 @@ class Endpoint:
         await self._attended(work, scope, receive, send)
 
     def _segments(self, scope: Scope) -> dict[str, str]:
-        """Several ids of a path as it was sent: once decoded, a slash within an id (%2F) looks like one between."""
+        """Split the raw path into ids: once decoded, a slash within an id (%2F) looks like a separator."""
         segments = scope["raw_path"].split(b"/")
         if len(segments) != self.path.count("/") + 1:
             raise Problem(404, "not_found", f"expected {self.template}; write a slash within an id as %2F", "path")
@@ -114,7 +114,7 @@ class Endpoint:
         return body
 
     async def _attended(self, work: Callable[[], object], scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer within the deadline, if it is computed in threads; stop when the caller is gone."""
+        """Compute and send the answer within the deadline; cancel when the caller disconnects."""
         if self.is_batch and self.threads.batches >= self.threads.limits.batches:
             message = f"{self.threads.batches} batches are being answered; try again in a moment"
             raise Problem(503, "busy", message, headers=SOON)
@@ -167,7 +167,7 @@ class _Answer:
         if second is None:
             await self._send_all(_response(part))
             return
-        await anyio.lowlevel.checkpoint()  # too late, or for nobody
+        await anyio.lowlevel.checkpoint()  # the deadline has passed, or the caller has left
         self.started = True
         start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", JSON.encode())]}
         await self.send(start)
