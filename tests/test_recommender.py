@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import literal_lists
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from literal_lists import CONSENSUSES, NON_VOTING, Listed, Trained, trained
+from literal_lists import CONSENSUSES, LOG, NON_VOTING, Listed, Trained, trained
 
-from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
-
 
 @pytest.fixture(scope="module")
 def numbered() -> Trained:
-    """Integers that are no positions: from below 0, the items' in the opposite order."""
-    torch.set_num_threads(1)
-    return trained(LOG.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3))
+    return literal_lists.numbered()
 
 
 @pytest.fixture(scope="module")

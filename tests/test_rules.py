@@ -10,11 +10,9 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pytest
-import torch
-from literal_lists import CONSENSUSES, Listed, Trained, trained
+from literal_lists import CONSENSUSES, Listed, Trained, numbered
 from small_service import Client, loaded, run_folder
 
-from concf.data.simulate import Simulation
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.recommender import Recommender
 from concf.inference.rules import POOL
@@ -24,14 +22,12 @@ from concf.service.loading import Loader
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
 CONDITION = "category in (1, 2) and price < 20"
 
 
 @pytest.fixture(scope="module")
 def run() -> Trained:
-    torch.set_num_threads(1)
-    return trained(LOG.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3))
+    return numbered()
 
 
 @pytest.fixture(scope="module")
