@@ -41,7 +41,7 @@ def columns(sample: SampledSoftmax, held: list[int], drawn: list[int] | Tensor, 
 def softmax() -> tuple[ItemTableHead, Tensor]:
     """A table of five, and three rows."""
     torch.manual_seed(0)
-    return ItemTableHead(4, 5).to(double), 2 * torch.randn(3, 4, dtype=double)
+    return ItemTableHead(4, 3, 5).to(double), 2 * torch.randn(3, 4, dtype=double)
 
 
 @pytest.mark.parametrize(("power", "held", "side"), [(0.0, [1], ITEMS), (0.5, [3, 1, 3], ITEMS), (1.0, [2, 4], USERS)])
@@ -96,7 +96,7 @@ def test_weights_count_a_place_once_however_often_it_comes() -> None:
 
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_everything_is_finite_in_float32_at_scores_of_ten_thousand(size: float) -> None:
-    head = ItemTableHead(1, 5)
+    head = ItemTableHead(1, 3, 5)
     with torch.no_grad():
         head.table.weight.copy_(size * torch.tensor([[1.0], [-1.0], [1.0], [0.0], [1.0]]))
     sample = SampledSoftmax(USED, 3, 1.0, torch.device("cpu"), torch.float32)

@@ -289,10 +289,10 @@ def test_a_loss_of_nothing_is_no_measure_of_progress() -> None:
     """A hinge may be 0 on a short batch; L^0 keeps what it was, or the ratio would be infinite."""
     trainer = Trainer(tiny(), small(), SEED)
     heads = len(trainer.names)
-    trainer.initial.fill_(7.0)
+    initial = trainer.balance.initial.fill_(7.0)
     own = torch.arange(heads, dtype=trainer.weights.dtype)  # the first head has no loss
-    trainer._balance(own, torch.zeros(heads), torch.ones(heads), torch.ones(heads))
-    assert trainer.initial.tolist() == [7.0, *range(1, heads)]
+    trainer.balance.step(own, torch.zeros(heads), torch.ones(heads), torch.ones(heads))
+    assert initial.tolist() == [7.0, *range(1, heads)]
     assert trainer.weights.isfinite().all()
 
 

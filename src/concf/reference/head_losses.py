@@ -8,9 +8,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.listwise import listwise
-from concf.reference.batches import ITEMS, USERS, Among, Batch, SampledSoftmax, distinct, unique
+from concf.reference.batches import ITEMS, USERS, Among, Batch, SampledSoftmax, distinct
 from concf.reference.cuda_graphs import Streams
-from concf.reference.encoders import MLP, Encoder
 from concf.reference.heads import Columns, TableHead
 from concf.reference.kernels import Sparse, listed_scores, take_and_part, take_from, take_rows
 from concf.reference.model import Model
@@ -36,27 +35,6 @@ class HeadLosses:
             self.users_of = self.items_of.T
         self.user_degree, self.item_degree = (torch.from_numpy(each).to(device, kind) for each in (by_user, by_item))
 
-    def touched(self, batch: Batch) -> list[Tensor | None]:
-        """The users and the items whose copies have a gradient by `own`; None: any of them may."""
-        if self.propagates():
-            return [None, None]
-        users, needs = unique(batch.user, self.model.n_users), {each.needs for each in self.objectives.values()}
-        if "everything" in needs:
-            return [users, None]
-        return [users, unique(batch.items if self._draws() else batch.positive, self.model.n_items)]
-
-    def touched_by_consensus(self, batch: Batch, consensus_target: Tensor) -> list[Tensor | None]:
-        """The same by `consensus`."""
-        if self.propagates():
-            return [None, None]
-        listed = consensus_target[batch.user].flatten()
-        items = unique(listed[listed >= 0], self.model.n_items)
-        return [unique(batch.user, self.model.n_users), items]
-
-    def propagates(self) -> bool:
-        """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
-        return type(self.model.encoder) not in (Encoder, MLP)
-
     def _both_sides(
         self, user: Tensor, item: Tensor, users: Tensor, items: Tensor, noise: torch.Generator | None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -70,9 +48,12 @@ class HeadLosses:
         h_user, h_item = _split(self.model.encode(rows, noise), len(users), 1)
         return h_user, h_item, item.unbind()
 
-    def _draws(self) -> bool:
-        """Whether any head looks at the unobserved items that were drawn."""
-        return any(each.needs in ("pairs", "users") for each in self.objectives.values())
+    def items_of_batch(self, batch: Batch) -> Tensor:
+        """Items that are encoded for L_CF: the positives and, where a loss uses them, the negatives."""
+        return batch.items if self._uses_negatives() else batch.positive
+
+    def _uses_negatives(self) -> bool:
+        return any(objective.needs in ("pairs", "users") for objective in self.objectives.values())
 
     def end(self) -> None:
         """Wait for all that was begun here, the gradients included."""
@@ -84,7 +65,7 @@ class HeadLosses:
         if not len(batch):
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.propagate(user, item)
-        both = batch.items if self._draws() else batch.positive
+        both = self.items_of_batch(batch)
         h_users, h_items, tables = self._both_sides(user, item, batch.user, both, noise)
         h_user, h_item = h_users.unbind(), h_items.unbind()
         costs = []

@@ -313,29 +313,17 @@ def take_and_part(tables: Tensor, places: Tensor) -> tuple[Tensor, tuple[Tensor,
     return rows, tuple(parts)
 
 
-def sums_of_groups(mine: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """([n, d], [g], [g]) of whole = mine + more: the sum over groups, |whole|^2 and <mine, whole> of each.
+def sum_of_gradients(own: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """([g, n, d], [g], [g]) total = own + more, and |total|^2 and <own, total> of each group.
 
-    mine: [g, n, d]; more: [h, n, d] of the groups `first` and on, nothing for the others
+    own: [g, n, d]; more: [h, n, d] of the groups from `first` on; None: 0
     """
-    whole = mine
+    total = own
     if more is not None:
-        whole = mine.clone()
-        whole[first : first + len(more)] += more
-    squares = _products(whole, whole)
-    return whole.sum(0), squares, squares if more is None else _products(mine, whole)
-
-
-def added_groups(mine: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """([g, n, d], [g], [g]) the same of groups that are not summed: mine becomes the whole."""
-    products = _products(mine, mine)
-    if more is None:
-        return mine, products, products
-    both, squares = slice(first, first + len(more)), products.clone()
-    products[both] += _products(mine[both], more)
-    mine[both] += more
-    squares[both] = _products(mine[both], mine[both])
-    return mine, squares, products
+        total = own.clone()
+        total[first : first + len(more)] += more
+    squares = _products(total, total)
+    return total, squares, squares if more is None else _products(own, total)
 
 
 def _products(one: Tensor, other: Tensor) -> Tensor:

@@ -66,12 +66,10 @@ class RankingConsensus:
         self.target[:, :length] = teacher[:, :length].to(self.target)
         return sha256(self.target.cpu().numpy().tobytes()).hexdigest()
 
-    def is_taught(self, epoch: int) -> bool:
-        """Whether the consensus loss counts in that epoch: the warm-up is over (Algorithm 1, line 6)."""
-        if self.teacher:
-            return self.settings.weight > 0
-        ready = self.n_rankings >= (1 if self.settings.newest_votes else 2)
-        return self.several and self.settings.weight > 0 and ready and epoch >= self.settings.first_consensus_epoch
+    def distils(self, epoch: int) -> bool:
+        """Whether an epoch has a consensus loss: the warm-up of line 6 is over, or there is a teacher from outside."""
+        over = self.several and epoch >= self.settings.first_consensus_epoch
+        return self.settings.weight > 0 and (over or self.teacher is not None)
 
     def update(self) -> dict[str, Tensor]:
         """Rank everything, update Q and the consensus: the lists [users, ...] of each head and consensus.

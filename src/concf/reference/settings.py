@@ -81,10 +81,10 @@ class ConsensusSettings(VotingSettings):
 
     @property
     def first_consensus_epoch(self) -> int:
-        """The first epoch with consensus loss: right after the |Q|-th ranking, |Q| p (Algorithm 1), or one later."""
+        """First epoch after the warm-up (Algorithm 1, line 6), by `begins`; at least the voting ranking is there."""
         warm_up = (self.warm_up or self.window) * self.every
         first = {"full-window": warm_up - self.every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}
-        return first[self.begins]
+        return max(first[self.begins], 1 if self.newest_votes else self.every + 1)
 
 
 class BalanceSettings(Settings):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError
 from concf.evaluation.validation import refuse_blind
 from concf.reference import kernels
 from concf.reference.objectives import choose
@@ -89,7 +89,6 @@ def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str,
     epoch, period, last = run.epoch, run.settings.consensus.every, run.epoch == run.settings.training.epochs - 1
     record = trainer.epoch(epoch)  # lines 4 to 12
     begin = time.perf_counter()
-    _refuse_infinite(run)
     if epoch % period == 0 or last:  # line 13
         trainer.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
         lists = trainer.consensus.update()  # lines 14, 15
@@ -104,18 +103,6 @@ def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str,
         run.notice(epoch, record["validation"], {}, dict)
         record["ranking_seconds"] = time.perf_counter() - begin
     return record, last or ("validation" in record and _patience_is_over(run, epoch))
-
-
-def _refuse_infinite(run: ReferenceRun) -> None:
-    """Refuse parameters that the last batch of an epoch made infinite."""
-    names, parameters = zip(*run.model.named_parameters(), strict=True)
-    broken = torch.stack([~parameter.detach().isfinite().all() for parameter in parameters])
-    if broken.any():
-        name = names[int(broken.nonzero()[0])]
-        raise DataError(
-            f"the parameter {name!r} is not finite after the last batch of epoch {run.epoch}. "
-            "The last good checkpoint is left as it was; try a lower training.learning_rate"
-        )
 
 
 def _patience_is_over(run: ReferenceRun, epoch: int) -> bool:
