@@ -253,9 +253,7 @@ def literal_epoch(part: csr_array, seed: int, epoch: int) -> list[list[int]]:
     return [column[order].tolist() for column in (user, item, negative)]
 
 
-@pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_pieces_and_short_numbers_change_no_draw(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.reference.batches.PIECE", piece)
+def test_short_numbers_change_no_draw() -> None:
     dense = np.random.default_rng(0).random((9, 12)) < 0.6
     dense[4] = True  # whoever has used everything ends the draws by their number
     for part in (tiny().train, csr_array(dense.astype(np.float32))):

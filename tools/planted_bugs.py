@@ -271,7 +271,7 @@ BUGS = [
     ),
     Bug(
         "training/recipe/combine.py", "Combine._rerank",
-        '"validation": figures | record["validation"]', '"validation": record["validation"]',
+        '"validation": metrics | record["validation"]', '"validation": record["validation"]',
         "given vectors have no validation figure", "combine",
     ),
     Bug(
