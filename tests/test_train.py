@@ -211,18 +211,6 @@ def test_heads_are_validated_between_rankings_as_at_them() -> None:
         assert found == pytest.approx(best)
 
 
-def test_a_run_keeps_every_head_and_consensus_at_its_best() -> None:
-    data = tiny()
-    run = train(data, small())
-    assert run.rows() == [*FIVE, "R-consensus", "consensus"]
-    for name in run.rows():
-        figures = [record["validation"][name] for record in run.history]
-        assert run.best[name].epoch == max(e for e, figure in enumerate(figures) if figure == max(figures))
-        found = evaluate(run.recommender(name), data, on="valid", at=3, metrics="recall").means()["recall@3"]
-        assert found == pytest.approx(max(figures))
-    assert max(run.best[name].validation for name in FIVE) == run.best[run.best_head()].validation
-
-
 def test_negatives_are_unobserved_and_every_pair_comes_once() -> None:
     data = tiny()
     sampler, dense = Sampler(data.train), data.train.toarray()
