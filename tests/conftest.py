@@ -16,8 +16,11 @@ from hypothesis import HealthCheck, settings
 from skipping import POSIX_FILES, absent
 from skipping import pytest_unconfigure as pytest_unconfigure
 
+from concf.baselines.table import BASELINES
 from concf.cli.app import main
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, data_home, is_here
+from concf.reference.encoders import ENCODERS
+from concf.reference.objectives import OBJECTIVES
 from concf.runtime.provenance import provenance
 
 # A loaded machine must not fail a law by the clock; CI draws the same examples every time.
@@ -25,6 +28,7 @@ settings.register_profile("concf", max_examples=40, deadline=None, suppress_heal
 settings.register_profile("ci", settings.get_profile("concf"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 
+TABLES: tuple[dict[str, object], ...] = (BASELINES, ENCODERS, OBJECTIVES)  # type: ignore[assignment]
 collect_ignore = list(POSIX_FILES) if sys.platform == "win32" else []
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
@@ -51,6 +55,16 @@ def in_double() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def own_rows_leave() -> Iterator[None]:
+    """Rows that a test, or the code of a page, adds to a table are gone after it."""
+    before = [dict(table) for table in TABLES]
+    yield
+    for table, rows in zip(TABLES, before, strict=True):
+        for name in table.keys() - rows.keys():
+            del table[name]
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from concf.runs.run import Run
 KINDS = ("red wine", "jazz", "boots", "novels")
 USERS, ITEMS, NEW = 60, 64, 8
 SMALL: dict[str, Any] = {
-    "model": {"dimensions": 8},
-    "consensus": {"top_k": 16, "kept": 16, "shown": 16},
+    "dimensions": 8,
+    "consensus": {"top_k": 16, "shown": 16},
     "training": {"metric": "recall@5"},
 }
 ALGORITHM_1: dict[str, Any] = {

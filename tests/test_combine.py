@@ -334,7 +334,7 @@ class NoModel:
         (lambda users: np.ones((len(users), 3)), r"expected scores \[48, 40\], found \[48, 3\]"),
         (lambda users: np.full((len(users), 40), np.nan), "not a number"),
         (lambda users: np.ones((len(users), 40)), "every score is the same"),
-        (pl.DataFrame({"user_id": [0], "item_id": [1]}), "no column of scores or ranks"),
+        (pl.DataFrame({"user_id": [0], "item_id": [1]}), "no column score"),
         (pl.DataFrame({"user_id": [0.5], "item_id": [1.5], "score": [1.0]}), "nothing in common with the log"),
     ],
 )

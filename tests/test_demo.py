@@ -13,13 +13,13 @@ import pytest
 import concf.cli.demo_run as subject
 from concf.data.simulate import DEMO
 from concf.inference.recommender import Recommender
-from concf.models import STRONG, load_run
+from concf.models import PRESETS, load_run
 from concf.service.loading import Loader
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 CLI = Callable[..., tuple[int, str, str]]
-SHORT = {"model": {"dimensions": 8}, "consensus": {"every": 1, "warm_up": 1}, "training": {"epochs": 2}}
+SHORT = {"dimensions": 8}
 SMALL = DEMO.model_copy(update={"users": 150, "items": 120, "events": 3500, "tastes": 8})
 ALL = {"popularity", "itemknn", "ease", "rp3beta", "puresvd", "ials"}
 
@@ -39,7 +39,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_what_it_compares(short: dict[str, Any]) -> None:
     rows = {(row["kind"], row["name"]): row for row in short["rows"]}
     assert {name for kind, name in rows if kind == "baseline"} == ALL
-    assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.heads, "R-consensus", "consensus"]
+    assert [name for kind, name in rows if kind == "ConCF"] == [*PRESETS["strong"].heads, "R-consensus", "consensus"]
     learned = load_run(short["run"]).best
     assert all(rows["ConCF", name]["validation"] == pytest.approx(best.validation) for name, best in learned.items())
     baselines = [row["means"] for row in short["rows"] if row["kind"] == "baseline"]

@@ -70,7 +70,7 @@ def named() -> Run:
 
 def parts(run: Run, head: str) -> list[NDArray[np.float32]]:
     """User vectors, item vectors, item bias."""
-    factors = run.keep(head).factors()[head]
+    factors = run.factors(head)
     return [part.detach().numpy() for part in (factors.user, factors.item, factors.bias) if part is not None]
 
 

@@ -243,5 +243,5 @@ def test_every_surface_gives_the_re_ranked_list_of_a_history(run: Run) -> None:
     assert found[1] == pytest.approx(agreed.votes["reranked"][0, :7].numpy(), abs=1e-5)
     several = model.recommend(history={"a": ids[new].tolist(), "b": ids[:3].tolist()}, k=7, frame="arrays")
     assert several[0][0].tolist() == found[0].tolist()
-    with pytest.raises(ConfigError, match="the consensus keeps 12 places"):
+    with pytest.raises(ConfigError, match="the consensus keeps 12 items"):
         model.recommend(history=ids[new].tolist(), k=13)

@@ -114,7 +114,7 @@ def until_checkpoint(out: Path, is_running: Callable[[], bool]) -> None:
 
 
 def assert_stopped_and_resumable(out: Path, err: str) -> None:
-    assert err.splitlines()[-1] == f"concf: stopped. Go on with: concf train --resume --out {out}"
+    assert err.splitlines()[-1] == f"concf: stopped. Continue with: concf train --resume --out {out}"
     assert "Traceback" not in err
     done = json.loads((out / HISTORY).read_text().splitlines()[-1])["epoch"]
     assert done < 399

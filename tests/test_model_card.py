@@ -53,7 +53,7 @@ def test_figures_data_and_settings_are_those_of_the_run(run: tuple[Run, Path]) -
     card, summary = (folder / CARD).read_text(encoding="utf-8"), trained.summary()
     figures = {name: row[1] for name, row in table(card, "Figures").items()}
     assert figures == {each["name"]: f"{each['validation']:.4f}" for each in summary["recommenders"]}
-    if trained.settings.recipe is None:
+    if trained.unit == "epochs":
         epochs = {name: int(row[2].removesuffix("|")) for name, row in table(card, "Figures").items()}
         assert epochs == {each["name"]: each["epoch"] for each in summary["recommenders"]}
     split, rows = trained.data, table(card, "Data")
@@ -61,7 +61,7 @@ def test_figures_data_and_settings_are_those_of_the_run(run: tuple[Run, Path]) -
     assert rows["SHA-256 of the source"] == list(split.recipe.source["sha256"].values())
     assert rows["pairs to train, validate, test"] == [f"{split.train.nnz}, {split.valid.nnz}, {split.test.nnz}"]
     assert rows["users, items, pairs"] == [f"{split.train.shape[0]}, {split.train.shape[1]}, {len(split.parts)}"]
-    base = PRESETS["strong" if trained.settings.recipe else "reference"]
+    base = PRESETS[trained.settings.kind]
     changes = {name.strip("`"): row[0] for name, row in table(card, "Settings").items()}
     assert choose_settings(base, words=[f"{name}={value}" for name, value in changes.items()]) == trained.settings
 

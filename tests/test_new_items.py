@@ -197,7 +197,7 @@ def test_bad_catalogues_are_refused() -> None:
 def test_new_items_are_measured_as_items_that_were_held_out() -> None:
     run = trained("strong", "new-items")
     figures = evaluate_new(Recommender(run).add_items(catalogue()).ranker, at=[3], metrics=["recall"])
-    with pytest.warns(ConcfWarning, match="figures are of chance"):
+    with pytest.warns(ConcfWarning, match="metrics are at chance level"):
         without = run.evaluate(at=[3], metrics=["recall"])
     new = np.flatnonzero(run.data.candidates("test"))  # type: ignore[arg-type]
     for name in run.rows():
@@ -208,7 +208,7 @@ def test_new_items_are_measured_as_items_that_were_held_out() -> None:
 def test_command_line(concf: CLI, tmp_path: Path) -> None:
     log().write_csv(tmp_path / "log.csv")
     catalogue().write_parquet(tmp_path / "items.parquet")
-    small = ["--set", "model.dimensions=8", "--set", "training.metric=recall@5"]
+    small = ["--set", "dimensions=8", "--set", "training.metric=recall@5"]
     run, data = str(tmp_path / "run"), str(tmp_path / "data")
     words = ["--protocol", "new-items", "--test", "0.2", "--out", data]
     assert concf("prepare", tmp_path / "log.csv", *words)[0] == concf("train", data, "--out", run, *small)[0] == 0

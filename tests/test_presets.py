@@ -193,7 +193,7 @@ def test_a_setting_of_the_other_model_is_refused_with_the_presets_of_that_model(
     preset: str, name: str, value: object
 ) -> None:
     other = StrongSettings if isinstance(PRESETS[preset], ReferenceSettings) else ReferenceSettings
-    with pytest.raises(ConfigError, match=f"{name}: of the model {other.kind}.*{', '.join(other.presets)}"):
+    with pytest.raises(ConfigError, match=f"{name}.*: of the model {other.kind}.*{', '.join(other.presets)}"):
         choose_settings(preset, {name: value})
 
 

@@ -18,7 +18,7 @@ from small_run import Killed, assert_same_end, die_after
 from concf.baselines.als import Pairs
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
-from concf.baselines.table import BASELINES, VOTERS
+from concf.baselines.table import BASELINES
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.parts import TEST
 from concf.data.prepare import prepare
@@ -241,7 +241,8 @@ def test_all_processes_decide_alike_whether_ease_votes(monkeypatch: pytest.Monke
     sizes = {len(range(users)[each.share(users)]) for each in groups}
     assert len(sizes) == 2
     for bound, votes in ((min(sizes), False), (min(data().train.shape), True)):
-        monkeypatch.setitem(VOTERS, "ease", dataclasses.replace(VOTERS["ease"], most=(bound, bound)))
+        vote = dataclasses.replace(BASELINES["ease"].vote, most=(bound, bound))
+        monkeypatch.setitem(BASELINES, "ease", dataclasses.replace(BASELINES["ease"], vote=vote))
         assert {"ease" in begun(each, budget="thorough").fixed for each in groups} == {votes}
 
 
@@ -293,7 +294,7 @@ TINY: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[i
 @pytest.mark.parametrize("name", TINY)
 def test_a_tiny_log_is_learned_all_the_same(name: str) -> None:
     log, valid, test = map(frame, TINY[name])
-    model = ConCF(model={"dimensions": 8}, training={"metric": "recall@1"}, recipe={"budget": "thorough"})
+    model = ConCF(dimensions=8, training={"metric": "recall@1"}, budget="thorough")
     model.fit(log, protocol="given", valid=valid, test=test)
     assert all(torch.isfinite(tensor).all() for best in model.run.best.values() for tensor in best.state.values())
     for by in model.run.rows():
@@ -306,11 +307,9 @@ def test_a_tiny_log_is_learned_all_the_same(name: str) -> None:
 
 def test_where_no_list_has_what_is_held_out_the_consensus_stays_as_it_is() -> None:
     log, valid, test = map(frame, TINY["one is validated"])
-    settings: dict[str, Any] = {"consensus": {"top_k": 1, "kept": 1, "shown": 1}, "training": {"metric": "recall@3"}}
+    settings: dict[str, Any] = {"consensus": {"top_k": 1, "shown": 1}, "training": {"metric": "recall@3"}}
     split = prepare(log, protocol="given", valid=valid, test=test)
-    runs = [
-        train(split, choose_settings("strong", settings | {"model": {"dimensions": 8}}), seed=seed) for seed in range(3)
-    ]
+    runs = [train(split, choose_settings("strong", settings | {"dimensions": 8}), seed=seed) for seed in range(3)]
     missed = [run for run in runs if run.best[R_CONSENSUS].validation == 0]
     assert missed
     for run in missed:
@@ -343,7 +342,7 @@ def test_an_unfinished_run_has_nothing_to_recommend_with(tmp_path: Path, concf: 
     RunFolder(tmp_path / "cut").keep(data())
     code, _, err = concf("evaluate", tmp_path / "cut")
     assert (code, "--resume" in err) == (2, True)
-    with pytest.raises(ConfigError, match=r"the run has other settings: recipe\.refit"):
+    with pytest.raises(ConfigError, match=r"the run has other settings: refit"):
         train(data(), {"refit": "none"}, out=tmp_path / "cut", resume=True)
 
 

@@ -260,7 +260,7 @@ def test_a_run_killed_half_way(concf: CLI, folder: Path, tmp_path: Path) -> None
     assert (content["examples"], "examples" in shown.ids()) == ([], False)
     (out / CHECKPOINT).unlink()
     code, _, err = concf("report", out)
-    assert (code, "no checkpoint.safetensors yet. Go on with" in err) == (2, True)
+    assert (code, "no checkpoint.safetensors yet. Continue with" in err) == (2, True)
 
 
 @pytest.mark.usefixtures("no_charts")

@@ -218,7 +218,7 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
     code, out, err = concf("update", old, tmp_path / "tuesday.csv", "--out", tmp_path / "new", "--user", "member")
     assert code == 0, err
     assert load_run(tmp_path / "new").carried_validation
-    assert "those of the run before the update" in out
+    assert "from before the update" in out
     assert checksums(old) == before
     for command in ("evaluate", "recommend"):
         assert concf(command, tmp_path / "new")[0] == 0

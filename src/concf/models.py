@@ -27,6 +27,7 @@ from concf.strong.train import train_strong
 
 MODELS: dict[str, type[RunSettings]] = {each.kind: each for each in (StrongSettings, ReferenceSettings)}
 PRESETS: dict[str, RunSettings] = ReferenceSettings.presets | StrongSettings.presets
+OPTIONS = {"budget": "budget (--budget)", "refit": "refit (--final)"}  # settings with an option of their own
 DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # where none is named, and where one objective is trained alone
 
 
@@ -102,12 +103,12 @@ def load_run(
     if not run.finished and run.unit == "stages":
         raise DataError(
             f"{home.path}: the run is not finished, and has no recommender before its last stage. "
-            f"Go on with: concf train --resume --out {home.path}"
+            f"Continue with: concf train --resume --out {home.path}"
         )
     if not run.finished:
         note(
             f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. "
-            f"Go on with: concf train --resume --out {home.path}"
+            f"Continue with: concf train --resume --out {home.path}"
         )
     return run
 
@@ -149,9 +150,10 @@ def choose_settings(
     other = next(each for each in MODELS.values() if not isinstance(chosen, each))
     strange = sorted({name for each in layers for name in each} - type(chosen).model_fields.keys())
     if strange and set(strange) <= other.model_fields.keys():
+        settings = ", ".join(OPTIONS.get(name, name) for name in strange)
         raise ConfigError(
-            f"{', '.join(strange)}: of the model {other.kind}, and this is {chosen.kind}. Choose a preset of that "
-            f"model ({', '.join(other.presets)}), or leave it out"
+            f"{settings}: of the model {other.kind}, and this is {chosen.kind}. Choose a preset of that model "
+            f"({', '.join(other.presets)}), or leave it out"
         )
     if single is not None:
         layers.append({"objectives": (single,), "training": {"watch": named(single)[0]}})

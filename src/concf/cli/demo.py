@@ -55,7 +55,7 @@ def _print_metrics(report: dict[str, Any]) -> None:
     for name, gains in report["gains"].items():
         who = f"Its best head alone, {name}," if name == report["best_head"] else f"ConCF's {name}"
         print_text(f"{who} {_verdict(gains)}")
-    changes = "; ".join(f"{part} {settings_line(each)}" for part, each in report["changes"].items())
+    changes = settings_line(report["changes"])
     tried = ", ".join(f"{row['name']} {row['tried']}" for row in report["rows"] if row.get("tried", 0) > 1)
     print_text(
         f"p: paired t-test over users, on this one split. ConCF: the preset {report['preset']}, for so small a log "

@@ -39,7 +39,7 @@ SMALL_GRIDS = {
     "puresvd": Candidate(PureSVD, {"factors": (8, 16, 32, 64)}),
     "ials": Candidate(IALS, {"factors": (64,), "alpha": (2.0, 5.0, 10.0), "regularisation": (15.0, 30.0, 60.0)}),
 }
-CHANGES: dict[str, dict[str, Any]] = {"model": {"dimensions": 64}}  # for a small log
+CHANGES: dict[str, Any] = {"dimensions": 64}  # for a small log
 EXPLAINED, SIMILAR = 5, 2  # items of the example's list, and most similar used items of each
 
 

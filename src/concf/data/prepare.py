@@ -174,9 +174,10 @@ def prepare(
     faults = [each for each in split.notes if each != COUNTED_ALL]
     if strict and faults:
         raise DataError("; ".join(faults) + f". Filter the log, or leave out {option('strict', True)}")
-    split.note_if_few()
     if out is not None:
         split.save(out, overwrite=overwrite)
+        split = replace(split, folder=Path(out))
+    split.note_if_few()
     return split
 
 

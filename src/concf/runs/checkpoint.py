@@ -2,7 +2,7 @@
 
 The checkpoint holds everything that the next epoch depends on. Random draws depend on seed and epoch alone, so the
 epoch is their state. It is one file with its checksum in it, renamed into place: a run that is killed at any moment
-goes on from the last one. While a process trains, `train.lock` says which, and keeps others out.
+is resumed from the last one. While a process trains, `train.lock` names it, and keeps others out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -26,7 +25,6 @@ from concf.errors import ConfigError, DataError
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
 from concf.runs.settings import differing
-from concf.runs.state import TRAINER, flatten, unflatten
 from concf.runtime.files import BLANK, FIELD, held, is_partial, new_file, refuse_changed, seal
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
@@ -38,30 +36,32 @@ USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 LOCK = "train.lock"  # of the process that trains
 CARD = "README.md"  # the model card
 DATA = "data"  # the data set, where the run keeps it itself
+TRAINER = "trainer"  # part of the state that only training needs
+PATH = "tensor"  # stands in the JSON of a state for the tensor of that path
 
 
 class Resumable(Protocol):
-    """What trains: its state is in the checkpoint until the run is finished."""
+    """A trainer whose state is in the checkpoint until the run is finished."""
 
     group: ProcessGroup
 
     def state_dict(self) -> dict[str, Any]:
-        """What its next epochs or stages depend on, of all users; all processes call it."""
+        """State that its next epochs or stages depend on, of all users; all processes call it."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what `state_dict` returned."""
 
 
 class RunFolder:
-    """Where a run is written."""
+    """Folder of a run."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     def begin(self, run: Run, teacher: str | None = None, **made: dict[str, Any]) -> None:
-        """Say what the run is, before it runs; a folder that holds a run or something else is left alone.
+        """Describe the run before it trains; a folder that holds a run or something else is left alone.
 
-        made: how it is made from what lies in its first checkpoint: update=, of another run, or combine=, of voters
+        made: update= of another run, or combine= of voters, whose first checkpoint follows
         """
         self.refuse_occupied()
         self._refuse_another_inside(run.data)
@@ -74,16 +74,16 @@ class RunFolder:
         self._write_card(run)
 
     def _write_card(self, run: Run) -> None:
-        """The model card of the run as it is now."""
+        """Write the model card of the run as it is now."""
         path, card = self.path / CARD, model_card(run).encode()
         if not path.exists() or path.read_bytes() != card:
             with new_file(path) as fresh:
                 fresh.write_bytes(card)
 
     def _name_positions(self, data: Split) -> None:
-        """Whose each row of the vectors and lists is, for those who have the run alone.
+        """Write the id of each row of vectors and lists, for readers without the data set.
 
-        After `run.json`, so that a table of another's in an empty folder is never taken for ours.
+        After `run.json`, so that somebody else's table in an empty folder is never taken for ours.
         """
         for name, ids in _ids(data).items():
             if not (self.path / name).exists():
@@ -91,7 +91,7 @@ class RunFolder:
                     _write_ids(ids, fresh)
 
     def _refuse_other_ids(self, data: Split) -> None:
-        """Runs of an older version have none."""
+        """Refuse tables of ids that do not fit the data set."""
         for name, ids in _ids(data).items():
             path = self.path / name
             if path.exists() and (rows := _rows(path)) != len(ids):
@@ -109,7 +109,7 @@ class RunFolder:
         """Refuse a folder that holds a run or something else than a run's own data set."""
         if self.begun:
             raise ConfigError(
-                f"{self.path}: holds a run already. Go on with: concf train --resume --out {self.path} (in Python: "
+                f"{self.path}: holds a run already. Continue with: concf train --resume --out {self.path} (in Python: "
                 "concf.train with resume=True); or choose another folder"
             )
         if self.path.exists() and not self._is_empty():
@@ -149,7 +149,7 @@ class RunFolder:
         )
 
     def record(self, epoch: dict[str, Any]) -> None:
-        """One line of history."""
+        """Append a line to the history."""
         try:
             with (self.path / HISTORY).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(epoch) + "\n")
@@ -157,9 +157,9 @@ class RunFolder:
             raise DataError(f"{self.path / HISTORY}: could not be written ({error.strerror})") from error
 
     def save(self, run: Run, trainer: Resumable | None = None) -> None:
-        """The checkpoint. A finished run's is without what only further epochs need, which is most of it.
+        """Write the checkpoint; that of a finished run leaves out the trainer's state, which is most of it.
 
-        Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
+        Without its trainer a run can be used, but not resumed. All processes call it, and one writes.
         """
         group, state = trainer.group if trainer else ALONE, run.state_dict()
         if trainer is not None and not run.finished:
@@ -181,7 +181,7 @@ class RunFolder:
         self._write_card(run)
 
     def resume(self, run: Run, trainer: Resumable, teacher: str | None = None) -> None:
-        """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
+        """Restore run and trainer from the checkpoint; a run killed before its first one starts again."""
         _refuse_another(self.description(), run, self.path)
         self._refuse_other_ids(run.data)
         if self.description().get("teacher") != teacher:
@@ -199,11 +199,11 @@ class RunFolder:
         self._write_card(run)
 
     def load(self, run: Run) -> None:
-        """Bring the run to where the checkpoint left it, for use, not to go on; nothing is written."""
+        """Restore the run from the checkpoint, to use it; nothing is written."""
         _refuse_another(self.description(), run, self.path)
         self._refuse_other_ids(run.data)
         if not (self.path / CHECKPOINT).exists():
-            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Go on with: concf train --resume --out {self.path}")
+            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Continue with: concf train --resume --out {self.path}")
         self._restore(run)
         run.history = self._history(run.epoch)
 
@@ -218,7 +218,7 @@ class RunFolder:
             run.load_state_dict(unflatten(rest, tensors))
             if trainer and resumed is None and not run.finished:
                 raise ConfigError(
-                    f"{self.path}: was saved to be used, and cannot go on. Train anew, with another --out"
+                    f"{self.path}: was saved without its trainer, and cannot be resumed. Train with another --out"
                 )
             if trainer and resumed is not None:
                 trainer.load_state_dict(unflatten(resumed, tensors))
@@ -226,7 +226,7 @@ class RunFolder:
             raise DataError(f"{path}: does not fit the run that {RUN} describes ({error})") from None
 
     def description(self) -> dict[str, Any]:
-        """What `run.json` says."""
+        """Contents of `run.json`."""
         path = self.path / RUN
         if not path.is_file():
             raise DataError(f"{self.path}: not a run (no {RUN}). Make one with: concf train DIR --out RUN")
@@ -236,7 +236,7 @@ class RunFolder:
             raise DataError(f"{path}: damaged ({type(error).__name__}). Bring back a copy") from None
 
     def data(self) -> Split:
-        """The data set that the run was trained on, from where it was then."""
+        """Load the data set that the run was trained on, from where it was then."""
         description = self.description()
         folder = str(self.own_data) if self.own_data.is_dir() else description.get("data_folder")
         if folder is None or not Path(folder).is_dir():
@@ -248,7 +248,7 @@ class RunFolder:
         return Split.load(folder)
 
     def _read(self, with_trainer: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The description and the tensors."""
+        """Read the description and the tensors of the checkpoint."""
         path = self.path / CHECKPOINT
         if not os.access(path, os.R_OK):
             raise DataError(f"{path}: may not be read. Change its permissions")
@@ -264,7 +264,7 @@ class RunFolder:
             ) from None
 
     def _history(self, epoch: int) -> list[dict[str, Any]]:
-        """The records before that epoch; later ones, or a line cut short, will be written again."""
+        """Records before that epoch; later ones, or a line cut short, will be written again."""
         path, kept = self.path / HISTORY, []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
             try:
@@ -281,7 +281,7 @@ def _ids(data: Split) -> dict[str, Ids]:
 
 
 def _write_ids(ids: Ids, path: Path) -> None:
-    """position: int32, from 0; id: int64 or text, as in the log."""
+    """Write a table. position: int32, from 0; id: int64 or text, as in the log."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -291,7 +291,7 @@ def _write_ids(ids: Ids, path: Path) -> None:
 
 
 def _rows(path: Path) -> int | None:
-    """How many the table has, by its footer alone; None if it cannot be read."""
+    """Number of rows of a table, by its footer alone; None if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -302,7 +302,7 @@ def _rows(path: Path) -> int | None:
 
 
 def _description(run: Run) -> dict[str, Any]:
-    """What a run is, in `run.json` and in its checkpoint."""
+    """Description of a run, in `run.json` and in its checkpoint."""
     return {
         "format": FORMAT,
         "concf": VERSION,
@@ -334,9 +334,9 @@ def _refuse_another(found: dict[str, Any], run: Run, where: Path) -> None:
         raise ConfigError(f"{where}: the run has seed {found['seed']}, not {wanted['seed']}. Leave --seed out")
     if found["model"] != wanted["model"]:
         raise ConfigError(f"{where}: a run of the model {found['model']}, not {wanted['model']}. Leave --preset out")
-    other = list(differing(_filled(found, run, where), wanted["settings"]))
+    other = list(differing(found["settings"], wanted["settings"]))
     if other:
-        raise ConfigError(f"{where}: the run has other settings: {', '.join(other)}. Leave them out, or begin anew")
+        raise ConfigError(f"{where}: the run has other settings: {', '.join(other)}. Leave them out, or change --out")
 
 
 def refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
@@ -348,10 +348,23 @@ def refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
         )
 
 
-def _filled(found: dict[str, Any], run: Run, where: Path) -> Any:
-    """Settings as they were written, with defaults for those that have been added since."""
-    try:
-        return type(run.settings).model_validate(found["settings"]).model_dump(mode="json")
-    except ValidationError as error:
-        unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
-        raise DataError(f"{where}: settings that this concf ({VERSION}) refuses: {unknown}") from None
+def flatten(state: Any, path: str = "") -> tuple[dict[str, Tensor], Any]:
+    """Split a state of nested dictionaries: tensors by path, such as `best/consensus/lists`, and the rest as JSON."""
+    if isinstance(state, Tensor):
+        return {path: state}, {PATH: path}
+    if not isinstance(state, dict | list | tuple):
+        return {}, state
+    keyed = state.items() if isinstance(state, dict) else enumerate(state)
+    parts = {str(key): flatten(each, f"{path}/{key}".lstrip("/")) for key, each in keyed}
+    tensors = {name: tensor for found, _ in parts.values() for name, tensor in found.items()}
+    rest = {key: each for key, (_, each) in parts.items()}
+    return tensors, rest if isinstance(state, dict) else list(rest.values())
+
+
+def unflatten(rest: Any, tensors: dict[str, Tensor]) -> Any:
+    """Put a state together again; keys are text."""
+    if isinstance(rest, dict):
+        if rest.keys() == {PATH}:
+            return tensors[rest[PATH]]
+        return {key: unflatten(each, tensors) for key, each in rest.items()}
+    return [unflatten(each, tensors) for each in rest] if isinstance(rest, list) else rest

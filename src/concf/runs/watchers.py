@@ -85,7 +85,8 @@ class Lines:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         validated = [f"validation {short(self.run.metric)} {figures}"] if figures else []
         words = "; ".join([*chosen, *validated, f"{time.monotonic() - self.started:.0f} s"])
-        print(f"{stage or 'epoch ' + str(record['epoch'])}: {words}", file=sys.stderr, flush=True)
+        name = stage or f"epoch {record['epoch']} of at most {self.run.at_most}"
+        print(f"{name}: {words}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Nothing is left open."""

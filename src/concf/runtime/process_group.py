@@ -183,7 +183,7 @@ class ProcessGroup:
     def refuse_orphan(self) -> None:
         """Stop if the launcher has ended: a second job may write to the same folder."""
         if self.launcher is not None and os.getppid() != self.launcher:
-            raise PeerError(f"process {self.rank} of {self.size}: its launcher has ended. Go on with --resume")
+            raise PeerError(f"process {self.rank} of {self.size}: its launcher has ended. Continue with --resume")
 
     @contextmanager
     def _talking(self) -> Iterator[None]:
