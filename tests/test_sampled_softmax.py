@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import small_ablations
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.models import choose_settings, train
+from concf.models import train
 from concf.reference.batches import ITEMS, USERS, SampledSoftmax, distinct, proposal
 from concf.reference.heads import Columns, ItemTableHead
 from concf.runs.run import Run
@@ -125,16 +126,12 @@ def log() -> pl.DataFrame:
     return Simulation(users=8, items=12, events=70, tastes=3).draw(1)
 
 
-def small(objectives: str = "multinomial,multinomial-users,bpr", **losses: Any) -> RunSettings:
+def small(**losses: Any) -> RunSettings:
     """`reference` on a tiny log; the first epoch with consensus loss in epoch 2."""
-    changes = {
-        "objectives": objectives,
-        "losses": losses,
-        "model": {"dimensions": 16, "initial_std": 0.3, "dropout": 0.2},
-        "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
-        "training": {"epochs": 4, "batch": 16, "metric": "recall@3", "patience": None},
-    }
-    return choose_settings("reference", changes)
+    return small_ablations.small(
+        objectives=("multinomial", "multinomial-users", "bpr"), losses=losses, model={"dropout": 0.2},
+        training={"epochs": 4, "batch": 16, "patience": None},
+    )  # fmt: skip
 
 
 def told(run: Run) -> list[dict[str, Any]]:
