@@ -24,7 +24,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from skipping import absent
 
 from concf.service.app import create_app
-from concf.service.http.guards import Access
+from concf.service.http.middleware import Access
 from concf.service.loading import Service
 
 FLAGS = (

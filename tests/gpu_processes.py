@@ -19,12 +19,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from gpu_kernels import settings, small, with_a_student
-from process_worker import job
 
 from concf import models as training
 from concf.data.split import Split
 from concf.models import choose_settings
 from concf.reference import cuda_graphs as capture
+from concf.runs.checkpoint import RunFolder
+from concf.runs.job import Job
 from concf.runs.settings import RunSettings
 from concf.runtime import process_group as groups
 from concf.runtime.process_group import ProcessGroup
@@ -68,8 +69,10 @@ def data(case: str) -> Split:
     return small(300, 120) if case == STRONG else small()
 
 
-def trained(case: str, group: ProcessGroup = groups.ALONE, **words: Any) -> list[dict[str, Any]]:
-    return training.train_job(data(case), chosen(case), job(group, **words), 3, "cuda").history
+def trained(case: str, group: ProcessGroup = groups.ALONE, out: Path | None = None) -> list[dict[str, Any]]:
+    return training.train_job(
+        data(case), chosen(case), Job(RunFolder(out) if out else None, group=group), 3, "cuda"
+    ).history
 
 
 def train_all(group: ProcessGroup, folder: Path) -> None:

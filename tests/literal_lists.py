@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cache
 from math import exp
 from statistics import pstdev
 from typing import Any
@@ -13,12 +14,14 @@ import torch
 from small_run import SMALL
 
 from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
 from concf.evaluation.scorers import Factors
 from concf.models import choose_settings
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
 from concf.runs.run import Run
 
+LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
 NON_VOTING = "cml"
 LIVELY = (
     *SMALL,
@@ -141,3 +144,10 @@ def trained(log: pl.DataFrame, *words: str) -> Trained:
         data, choose_settings("reference", words=(*LIVELY, *words)), parts=Parts(watch_rankings=take_down)
     )
     return Trained(run, viewed, voted, window, vectors)
+
+
+@cache
+def numbered() -> Trained:
+    """A run on integer ids that are no positions: from below 0, the items' in the opposite order."""
+    torch.set_num_threads(1)
+    return trained(LOG.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3))

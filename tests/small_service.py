@@ -26,7 +26,7 @@ from concf.models import choose_settings
 from concf.reference.run import ReferenceRun
 from concf.runs.checkpoint import RunFolder
 from concf.service.app import create_app
-from concf.service.http.guards import Access
+from concf.service.http.middleware import Access
 from concf.service.limits import Limits
 from concf.service.loading import Loader, Service
 

@@ -116,9 +116,3 @@ def test_unknown_arguments_are_named_and_the_nearest_is_suggested(model: library
             call(1, excludes=[3])
         with pytest.raises(ConfigError, match=f"{name}: unknown argument 'size'.* exclude"):  # of `blocks`
             call(1, size=3)
-
-
-def test_an_empty_list_of_users_is_a_mistake(concf: Any, folder: Path) -> None:
-    for users in ("", " , "):
-        code, out, err = concf("recommend", folder, "--users", users)
-        assert (code, out, "names no user" in err) == (2, "", True)

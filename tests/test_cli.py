@@ -79,14 +79,6 @@ def test_help_teaches(concf: Run) -> None:
     assert concf("--version")[1].strip() == VERSION
 
 
-def test_wrong_words_end_with_code_2(concf: Run, tmp_path: Path) -> None:
-    assert concf("prepair")[0] == 2
-    assert concf("compare", tmp_path)[0] == 2
-    assert "not a prepared data set" in concf("compare", tmp_path)[2]
-    code, _, err = concf("compare", tmp_path, "--test", "magic")
-    assert (code, "'magic' is not one of" in err) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("imports", "unwanted"),
     [("concf", "torch polars pydantic rich"), ("concf.cli.app, concf.data.prepare", "torch implicit pandas")],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 
 from concf.cli.app import main
 from concf.data.simulate import Simulation
-from concf.data.split import Split
 from concf.errors import DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
@@ -171,15 +169,3 @@ def test_what_fails_in_the_middle_leaves_what_was_there(
         assert list(tmp_path.iterdir()) == before
         out.write_bytes(older)
     assert out.read_bytes() == older
-
-
-def test_a_log_is_trained_on_as_it_is_and_its_data_moves_with_the_run(concf: CLI, run: Path, tmp_path: Path) -> None:
-    shown, tested = concf("recommend", run, "--json")[1], concf("evaluate", run, "--json")[1]
-    shutil.copytree(run, tmp_path / "copy")
-    moved = shutil.move(tmp_path / "copy", tmp_path / "moved")
-    assert not (tmp_path / "copy").exists()
-    assert concf("recommend", moved, "--json")[1] == shown
-    assert json.loads(concf("evaluate", moved, "--json")[1]) == json.loads(tested) | {"folder": str(moved)}
-    out = tmp_path / "all"
-    assert concf("train", run.parent / "log.csv", "--out", out, *SETS, "--min-item", 1, "--seed", 4)[0] == 0
-    assert (len(Split.load(out / "data").interactions.item_ids), Split.load(out / "data").recipe.seed) == (30, 4)

@@ -18,8 +18,8 @@ from concf.errors import ConfigError
 from concf.models import choose_settings, train
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
-from concf.runs.checkpoint import HISTORY, RUN
-from concf.runs.watchers import TensorBoard
+from concf.runs.checkpoint import RUN
+from concf.runs.watchers import TensorBoard, figures_of
 from concf.runtime.settings import read_toml
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -82,23 +82,6 @@ def test_settings_come_from_the_preset_then_the_file_then_the_words(concf: CLI, 
     assert (chosen["model"]["encoder"], chosen["consensus"]["newest_votes"]) == ("mf", False)
 
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        ("--set consensus.wieght=1", "consensus.wieght"), ("--set consensus", "name=value"),
-        ("--set consensus.weight=-1", "consensus.weight"), ("--single hinge", "'hinge'"),
-        ("--preset reference --set model.sharing=none", "balance.on"), ("--preset best", "'best'"),
-        ("--config nowhere.toml", "nowhere.toml"), ("--device cuda:99", "--device cpu"),
-    ],
-)  # fmt: skip
-def test_wrong_words_are_answered_and_write_nothing(
-    concf: CLI, data: Path, tmp_path: Path, words: str, key: str
-) -> None:
-    code, out, err = concf("train", data, "--out", tmp_path / "run", *words.split())
-    assert (code, out, key in err, err.count("\n")) == (2, "", True, 1)
-    assert not (tmp_path / "run").exists()
-
-
 def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, run: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "run")
     for words in (["train", *out], ["train", tmp_path, *out], ["train", data], ["evaluate", tmp_path],
@@ -124,27 +107,21 @@ def test_ctrl_c_says_how_to_go_on(concf: CLI, data: Path, tmp_path: Path, monkey
     assert "concf: stopped. " in err
 
 
-def scalars(folder: Path) -> dict[str, dict[int, float]]:
+def test_tensorboard_shows_what_the_history_holds(data: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return {name: {each.step: each.value for each in events.Scalars(name)} for name in events.Tags()["scalars"]}
-
-
-def test_tensorboard_shows_what_the_history_holds(data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
     chosen = choose_settings("reference", words=SMALL)
-    train(Split.load(data), chosen, out=out, watch=TensorBoard(out / "tensorboard"))
-    shown = scalars(out / "tensorboard")
-    records = [json.loads(line) for line in (out / HISTORY).read_text().splitlines()]
-    for kind in ("loss", "consensus_loss", "gradient", "weight", "validation"):
-        for name in records[0][kind]:
-            expected = {each["epoch"]: each[kind][name] for each in records if name in each.get(kind, {})}
-            assert shown[f"{kind}/{name}"] == pytest.approx(expected, rel=1e-6), (kind, name)
-    assert shown["seconds/epoch"] == pytest.approx({each["epoch"]: each["seconds"] for each in records}, rel=1e-6)
-    assert list(shown["seconds/ranking"]) == list(range(10))  # heads are validated after every epoch ...
-    assert list(shown["validation/consensus"]) == RANKED  # ... and the consensus when it is made
+    run = train(Split.load(data), chosen, watch=TensorBoard(tmp_path))
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    shown = {name: {each.step: each.value for each in events.Scalars(name)} for name in events.Tags()["scalars"]}
+    expected: dict[str, dict[int, float]] = {}
+    for record in run.history:
+        for name, value in figures_of(record).items():
+            expected.setdefault(name, {})[record["epoch"]] = value
+    assert shown.keys() == expected.keys()
+    assert all(shown[name] == pytest.approx(expected[name], rel=1e-6) for name in shown)
+    assert list(shown["validation/consensus"]) == RANKED
 
 
 def test_recommendations_replace_no_log(run: Path, tmp_path: Path, concf: CLI) -> None:
@@ -160,32 +137,38 @@ def test_recommendations_replace_no_log(run: Path, tmp_path: Path, concf: CLI) -
     assert (concf("recommend", run, "--out", run / "users.parquet")[0], contents(run)) == (2, before)
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_recommendations_replace_those_of_before(kind: str, run: Path, tmp_path: Path, concf: CLI) -> None:
-    out, read = tmp_path / f"recs.{kind}", {"csv": pl.read_csv, "jsonl": pl.read_ndjson, "parquet": pl.read_parquet}
-    out.touch()  # an empty file is nobody's
-    for k in (5, 3):
-        assert concf("recommend", run, "--users", "1,2", "-k", k, "--out", out)[0] == 0
-        assert len(read[kind](out)) == 2 * k
+def test_recommendations_replace_those_of_before(run: Path, tmp_path: Path, concf: CLI) -> None:
+    for kind, read in {"csv": pl.read_csv, "jsonl": pl.read_ndjson, "parquet": pl.read_parquet}.items():
+        out = tmp_path / f"recs.{kind}"
+        out.touch()  # an empty file is replaced too
+        for k in (5, 3):
+            assert concf("recommend", run, "--users", "1,2", "-k", k, "--out", out)[0] == 0
+            assert len(read(out)) == 2 * k
 
 
 @pytest.mark.parametrize(
-    ("words", "key"),
+    ("line", "key"),
     [
-        (["compare", "DATA", "--metrics", " , "], "no metric"), (["compare", "DATA", "--models", ""], "no model"),
-        (["compare", "DATA", "--markdown", "log.csv"], "ends in .md"),
-        (["evaluate", "RUN", "--metrics", ""], "no metric"),
-        (["train", "DATA", "--preset", "reference", "--set", "model.dimensions=10000000000", "--out", "NEW"], "memory"),
-        (["recommend", "RUN", "--users", 1, "-k", 99999999], "consensus.shown"),
-        (["recommend", "RUN", "--users", 1, "--items", ""], "--items"),
+        ("train DATA --out NEW --set consensus.wieght=1", "consensus.wieght"),
+        ("train DATA --out NEW --set consensus", "name=value"),
+        ("train DATA --out NEW --set consensus.weight=-1", "consensus.weight"),
+        ("train DATA --out NEW --single hinge", "'hinge'"), ("train DATA --out NEW --preset best", "'best'"),
+        ("train DATA --out NEW --preset reference --set model.sharing=none", "balance.on"),
+        ("train DATA --out NEW --config nowhere.toml", "nowhere.toml"),
+        ("train DATA --out NEW --device cuda:99", "--device cpu"),
+        ("train DATA --out NEW --preset reference --set model.dimensions=10000000000", "memory"),
+        ("compare DATA --metrics ,", "no metric"), ("compare DATA --models ,", "no model"),
+        ("compare DATA --markdown log.csv", "ends in .md"), ("evaluate RUN --metrics ,", "no metric"),
+        ("recommend RUN --users 1 -k 99999999", "consensus.shown"), ("recommend RUN --users ,", "names no user"),
+        ("recommend RUN --users 1 --items ,", "--items"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(
-    words: list[object], key: str, data: Path, run: Path, tmp_path: Path, concf: CLI
+def test_what_makes_no_sense_is_refused_and_writes_nothing(
+    line: str, key: str, data: Path, run: Path, tmp_path: Path, concf: CLI
 ) -> None:
     places = {"DATA": data, "RUN": run, "NEW": tmp_path / "new"}
-    code, out, err = concf(*(places.get(str(word), word) for word in words))
-    assert (code, out, key in err, "Traceback" in err) == (2, "", True, False)
+    code, out, err = concf(*(places.get(word, word) for word in line.split()))
+    assert (code, out, key in err, "Traceback" in err) == (2, "", True, False), err
     assert not (tmp_path / "new").exists()
 
 

@@ -19,7 +19,6 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.evaluation.scorers import Factors
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -148,7 +147,7 @@ def test_an_occupied_folder_is_refused_and_left(model: Model, concf: CLI, tmp_pa
 
 def test_similar_items_and_users(model: Model) -> None:
     users, items = (ids.values.tolist() for ids in (model.user_ids, model.item_ids))
-    for head, side in ((None, "item"), ("bpr", "item"), ("bpr", "user")):
+    for head, side in ((None, "item"), ("bpr", "user")):
         similar = model.similar_items if side == "item" else model.similar_users
         ids = items if side == "item" else users
         rows = getattr(model.run.recommender(head or model.run.best_head()), side).double()
@@ -171,11 +170,3 @@ def test_similar_items_and_users(model: Model) -> None:
         model.similar_items(items[0], head="consensus")
     with pytest.raises(ConfigError, match="k = 0"):
         model.similar_users(users[0], 0)
-
-
-def test_the_product_of_the_factors_is_the_score(model: Model) -> None:
-    for head in [None, *model.run.heads]:
-        factors = model.run.recommender(head or model.run.best_head())
-        assert isinstance(factors, Factors)
-        product = model.user_factors(head) @ model.item_factors(head).T
-        assert product == pytest.approx(factors.scores(torch.arange(len(product))).numpy(), abs=1e-5)

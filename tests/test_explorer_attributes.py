@@ -16,8 +16,8 @@ from concf.errors import DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
+from concf.service.app import POLICY
 from concf.service.explorer.search import allowed
-from concf.service.http.pages import POLICY
 from concf.service.loading import Loader
 
 SOURCE = "https://images.example.com"

@@ -6,14 +6,11 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
-import torch
-from literal_lists import Trained, agreed, trained
+from literal_lists import Trained, agreed, numbered
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, random_array
 
-from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
@@ -70,10 +67,7 @@ def test_a_history_is_the_sum_of_its_items_over_the_root_of_its_length() -> None
 
 @pytest.fixture(scope="module")
 def group() -> Trained:
-    """A run on integer ids that are no positions."""
-    torch.set_num_threads(1)
-    log = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
-    return trained(log.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3))
+    return numbered()
 
 
 def scores(group: Trained, factors: Factors, history: set[int]) -> dict[int, float]:

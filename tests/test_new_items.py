@@ -66,16 +66,6 @@ def test_penalty_is_the_one_that_predicts_held_out_items_best() -> None:
     assert learned.explained == pytest.approx(1 - min(errors) / mean)
 
 
-def test_features_that_say_nothing_have_no_map() -> None:
-    trust = np.ones(200)
-    found = [
-        FeatureMap.learn(csr_array(rng.normal(size=(200, 6))), trust, trust, [rng.normal(size=(200, 8))])
-        for rng in map(np.random.default_rng, range(12))
-    ]
-    assert sum(each is not None for each in found) <= 1
-    assert FeatureMap.learn(csr_array((200, 0)), trust, trust, [ARRAYS.normal(size=(200, 8))]) is None
-
-
 def test_vectors_move_from_the_map_to_the_items_own_with_their_users() -> None:
     model, plain = with_items(), Recommender(trained())
     new = model.ranker.new

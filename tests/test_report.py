@@ -18,8 +18,6 @@ import pytest
 import small_recipe
 from browsing import Page as Browsed
 from browsing import axe_script, browser, on_a_screen, violations
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from page_reader import Page, read_page
 from small_run import SMALL, contents, stopped_run
 
@@ -32,9 +30,8 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, load_run, train
-from concf.report.charts import HEIGHT, WIDTH, intervals, lines, looks_of, swatch
 from concf.report.gather import FIGURES, gather
-from concf.report.page import CURVES, page
+from concf.report.page import CURVES, intervals, looks_of, page
 from concf.runs.checkpoint import CHECKPOINT, RunFolder
 from concf.runs.run import Run
 
@@ -310,47 +307,19 @@ def test_the_page_fits_every_window_and_axe_finds_nothing_wrong(
         assert browsed.complaints() == []
 
 
-numbers = st.floats(-1e12, 1e12, allow_subnormal=False)
 ODD = "<b>$x_1$ & 'y'\"#0072b2"
-
-
-def drawn(*values: list[float], **options: object) -> str:
-    names = [f"head {number}" for number in range(len(values))]
-    curves = {name: list(enumerate(each)) for name, each in zip(names, values, strict=True)}
-    return lines("k", "label", curves, looks_of(names), xlabel="epoch", **options)  # type: ignore[arg-type]
-
-
-def texts(drawing: str, tag: str = "text") -> list[str]:
-    return [each.text or "" for each in ElementTree.fromstring(drawing).iter(tag)]
-
-
-@settings(max_examples=8)
-@given(st.lists(st.lists(numbers, min_size=1, max_size=6), min_size=1, max_size=9), st.booleans())
-def test_lines_stay_inside_the_frame(values: list[list[float]], grouped: bool) -> None:
-    groups = [f"G-{number}" for number in range(max(map(len, values)))] if grouped else []
-    drawing = drawn(*values, groups=groups, since=1, percent=not grouped)
-    paths = [
-        each.get("d", "") for each in ElementTree.fromstring(drawing).iter("path") if "stroke" in each.get("style", "")
-    ]
-    points = re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", " ".join(paths))
-    assert points
-    assert all(-10 <= float(x) <= WIDTH + 10 and -10 <= float(y) <= HEIGHT + 10 for x, y in points)
-    assert "nan" not in drawing
 
 
 def test_names_are_text_whatever_they_hold_and_stay_different() -> None:
     names = [ODD, *(f"weighted-squares-of-0.0{end}" for end in ("2", "4", "3#student", "4#student"))]
     rows = {name: {"mean": 0.12344, "low": 0.1, "high": 0.3} for name in names}
     drawing = intervals("k", f"label {ODD}", rows, looks_of(names))
-    assert ElementTree.fromstring(drawing).get("aria-label") == f"label {ODD}"
-    assert texts(drawing, "title").count(f"{ODD} 0.1234 (0.1000 to 0.3000)") == 2  # of the bar and of the mark
-    assert not list(ElementTree.fromstring(drawing).iter("b"))
-    assert len({text for text in texts(drawing) if "…" in text and text[0] == "w"}) == 4
-
-
-def test_a_drawing_takes_its_colours_from_the_page_and_loads_nothing() -> None:
-    for drawing in (drawn([1.0, 2.0], [2.0, 3.0]), swatch("s", "bpr", tuple(looks_of(["bpr"])["bpr"].items()))):
-        assert not re.search(r"#[0-9a-f]{6}\b", drawing)
-        assert "var(--c0)" in drawing
-        assert not re.search(r"https?:|<style|<metadata|<!--|xmlns", drawing)
-        assert all(each.startswith(("k-", "s-")) for each in re.findall(r'id="(.*?)"', drawing))
+    parsed = ElementTree.fromstring(drawing)
+    assert parsed.get("aria-label") == f"label {ODD}"
+    titles = [each.text for each in parsed.iter("title")]
+    assert titles.count(f"{ODD} 0.1234 (0.1000 to 0.3000)") == 2  # of the bar and of the mark
+    assert not list(parsed.iter("b"))
+    assert (
+        len({each.text for each in parsed.iter("text") if each.text and "…" in each.text and each.text[0] == "w"}) == 4
+    )
+    assert not re.search(r"#[0-9a-f]{6}\b", drawing.replace(ODD[-7:], ""))  # colours are the page's

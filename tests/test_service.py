@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
 from skipping import posix
 from small_service import ADMIN, SHOWN, Client, loaded, problem, run_folder
 
-from concf.service.app import create_app
-from concf.service.http.guards import Access
-from concf.service.http.pages import POLICY
+from concf.service.app import POLICY, create_app
+from concf.service.http.middleware import Access
 from concf.service.limits import Limits
 from concf.service.loading import Loader, Service
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
+REFUSALS = ["400", "401", "404", "405", "409", "413", "422"]  # 413: lists longer than the document allows, too
+CONFIG = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}})
+APP = create_app(loaded(run_folder(), Limits(k=SHOWN)), Access(admin_token=ADMIN, hosts=("*",)))
 JSON = {"content-type": "application/json"}
 BODY = {"users": [1]}
 LIMITS = Limits(k=SHOWN, users=4, listed=40, history=5, histories=12, body=2000, in_flight=3, body_seconds=0.2)
@@ -124,7 +128,7 @@ def test_a_large_body_is_not_read_to_its_end_nor_a_slow_one_waited_for(client: C
 
 
 def test_more_requests_than_may_be_at_a_time_are_sent_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)  # so that they wait for a thread
+    monkeypatch.setattr("concf.service.routes.IN_LOOP", 0)  # so that they wait for a thread
     answers = client.together(["/recommend/1?by=bpr"] * 9)
     assert [answer.status_code for answer in answers].count(200) == LIMITS.in_flight
     assert (problem(answers[-1]), answers[-1].headers["retry-after"]) == ((503, "busy"), "1")
@@ -281,3 +285,9 @@ def test_the_pages_are_served_safely_and_small(client: Client) -> None:
         assert int(small.headers["content-length"]) < 0.6 * int(plain.headers["content-length"])
         again = client.get(path, headers={"if-none-match": plain.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+
+
+@schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG).parametrize()
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_as_the_openapi_document_says(case: schemathesis.TrainingSet) -> None:
+    case.call_and_validate(headers={"Authorization": f"Bearer {ADMIN}"})

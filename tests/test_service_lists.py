@@ -90,7 +90,7 @@ def test_every_user_gets_what_the_library_recommends(client: Client, model: Reco
 def test_requests_of_one_moment_get_each_its_own(
     client: Client, model: Recommender, monkeypatch: Any, in_loop: int
 ) -> None:
-    monkeypatch.setattr("concf.service.batching.IN_LOOP", in_loop)
+    monkeypatch.setattr("concf.service.routes.IN_LOOP", in_loop)
     client.service.model.kept.clear()
     requests = [(user, 1 + place % 9, by) for by in ("bpr", "cml") for place, user in enumerate(everyone(model)[::2])]
     answers = client.together([f"/recommend/{segment(user)}?k={k}&by={by}" for user, k, by in requests])

@@ -16,7 +16,6 @@ import pytest
 import torch
 from small_service import Client, loaded, problem, run_folder
 
-from concf.errors import DataError
 from concf.inference.titles import Catalogue
 from concf.models import load_run
 from concf.runs.checkpoint import CHECKPOINT, RUN, RunFolder
@@ -89,7 +88,7 @@ def test_a_run_that_cannot_be_served_is_refused_and_the_old_one_stays(client: Cl
 
 
 def test_a_request_under_way_stays_with_the_run_it_began_with(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)
+    monkeypatch.setattr("concf.service.routes.IN_LOOP", 0)
     old = client.get("/recommend/1?by=bpr").json()["items"]
     model = client.service.model.recommender
     ask, service = model.short, client.service
@@ -157,19 +156,3 @@ def test_items_have_titles_from_a_catalogue(tmp_path: Path, columns: tuple[str, 
         assert client.get("/explain/1/3").json()["title"] == "Item 3"
         batch = client.post("/recommend", {"users": [2], "by": "bpr", "viewed": True, "k": 30}).json()["lists"]
         assert "Ünï 1" in {each["title"] for each in batch[0]["items"]}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("none.csv", None, "no such file"),
-        ("items.csv", b"a,b\n1,2\n", "no column for the item among"),
-        ("items.csv", b"item,b\n1,2\n", "--catalogue-title"),
-        ("items.parquet", b"PAR1", "cannot be read"),
-    ],
-)
-def test_a_bad_catalogue_is_refused(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=f"^{tmp_path / name}.*{words}"):
-        Catalogue(tmp_path / name).read(loaded(run_folder()).model.recommender.item_ids)

@@ -85,15 +85,11 @@ def main(program: typer.Typer | None = None, name: str = "concf") -> None:
     except RuntimeError as error:  # PyTorch has no type of its own for it on a CPU
         if not re.search(NO_MEMORY, str(error)):
             raise
-        _fail(f"not enough memory ({_size(str(error))}). Set fewer model.dimensions, or a smaller training.batch")
+        size = re.search(r"tried to allocate [\d.]+ \w+", str(error), re.IGNORECASE)
+        reason = size[0].lower() if size else str(error).splitlines()[0]
+        _fail(f"not enough memory ({reason}). Set fewer model.dimensions, or a smaller training.batch")
     except ValidationError as error:
         _fail("; ".join(_message(dict(problem)) for problem in error.errors()))
-
-
-def _size(message: str) -> str:
-    """Return the size in PyTorch's message, or its first line."""
-    size = re.search(r"tried to allocate [\d.]+ \w+", message, re.IGNORECASE)
-    return size[0].lower() if size else message.splitlines()[0]
 
 
 def _message(problem: dict[str, Any]) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from concf.cli.output import Json, names, print_figures, print_table
 from concf.cli.reading import SPLITTING, reads_a_log
+
+if TYPE_CHECKING:
+    from concf.data.interactions import Interactions
 
 PARTS = ("train", "valid", "test", "unevaluated", "evaluated_users")
 app = typer.Typer(
@@ -91,23 +95,37 @@ def data_statistics(
 
     `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
     """
-    if SPLITTING & log.keys():
-        _split_statistics(source, seed, log, as_json)
-        return
     from concf.data.prepare import filter_of, read_log, reading_of
+    from concf.data.prepare import prepare as prepare_data
 
-    chosen = filter_of(log)
-    interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
-    rows = [{"filter": "none", **interactions.statistics()}]
-    for filters in [[chosen]] if chosen else _published_filters(source, origin):
-        left = interactions
-        for step in filters:
-            left = step.apply(left)
-        rows.append({"filter": "; then ".join(step.describe() for step in filters), **left.statistics()})
-    if as_json:
-        typer.echo(json.dumps({"source": origin, "statistics": rows}))
+    report: dict[str, Any]
+    if SPLITTING & log.keys():
+        split = prepare_data(source, seed=seed, **log)
+        recipe, counts = split.recipe, split.counts()
+        origin, title = recipe.source, f", protocol {recipe.protocol.name}, seed {seed}"
+        rows = [_statistics(recipe.filters, split.interactions)]
+        report = {"split": counts | {"hash": split.hash}}
     else:
-        _print_statistics(str(origin["name"]), rows)
+        interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
+        rows, report, title, counts = [_statistics([], interactions)], {}, "", {}
+        chosen = filter_of(log)
+        for filters in [[chosen]] if chosen else _published_filters(source, origin):
+            left = interactions
+            for step in filters:
+                left = step.apply(left)
+            rows.append(_statistics(filters, left))
+    if as_json:
+        typer.echo(json.dumps({"source": origin, "statistics": rows} | report))
+        return
+    figures = ("users", "items", "interactions", "events")
+    table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
+    print_table([*figures, "density", "filter"], table, title=f"{origin['name']}{title}")
+    print_figures({name: counts[name] for name in PARTS if name in counts})
+
+
+def _statistics(filters: Sequence[Any], interactions: Interactions) -> dict[str, Any]:
+    """Size of a log after filters."""
+    return {"filter": "; then ".join(step.describe() for step in filters) or "none", **interactions.statistics()}
 
 
 @app.command("write")
@@ -125,27 +143,6 @@ def write_data(
 
     rows = write_parts(Split.load(folder), names(parts), out)
     typer.echo(f"{rows:,} pairs of {parts}: {out}")
-
-
-def _split_statistics(source: str, seed: int, log: dict[str, Any], as_json: bool) -> None:
-    """Print the size of a log after a filter, and of each part of its split."""
-    from concf.data.prepare import prepare as prepare_data
-
-    split = prepare_data(source, seed=seed, **log)
-    recipe, counts = split.recipe, split.counts()
-    filters = "; then ".join(step.describe() for step in recipe.filters) or "none"
-    rows = [{"filter": filters, **split.interactions.statistics()}]
-    if as_json:
-        typer.echo(json.dumps({"source": recipe.source, "statistics": rows, "split": counts | {"hash": split.hash}}))
-        return
-    _print_statistics(f"{recipe.source['name']}, protocol {recipe.protocol.name}, seed {seed}", rows)
-    print_figures({name: counts[name] for name in PARTS})
-
-
-def _print_statistics(title: str, rows: list[dict[str, Any]]) -> None:
-    figures = ("users", "items", "interactions", "events")
-    table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
-    print_table([*figures, "density", "filter"], table, title=title)
 
 
 def _published_filters(source: str, origin: dict[str, Any]) -> list[list[Any]]:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from concf.baselines.ease import EASE
 from concf.baselines.factorisation import IALS, Popularity, PureSVD
@@ -22,11 +18,11 @@ from concf.data.prepare import prepare
 from concf.errors import MissingExtraError
 from concf.evaluation.evaluate import Evaluation
 from concf.evaluation.significance import paired_t
-from concf.inference.recommender import Recommender
 from concf.models import DEFAULT, choose_settings, train
 from concf.report.gather import gather
 from concf.runs.checkpoint import RunFolder
-from concf.runtime.files import new_file, new_folder
+from concf.runtime.executors import one_thread_each
+from concf.runtime.files import new_folder
 
 FIGURES, RUN, REPORT = "demo.json", "run", "report.html"  # in the folder of the demo, which the first one marks
 METRIC = "recall@50"  # on validation: chooses the settings of the baselines and of ConCF's voters
@@ -60,13 +56,19 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
         settings = choose_settings(DEFAULT, CHANGES | {"training": {"metric": METRIC}})
         home = RunFolder(fresh / RUN)
         home.keep(data)
-        with _one_thread():
+        with one_thread_each():  # operations this small gain nothing from more
             models = {name: model for name, model in SMALL_GRIDS.items() if name != "ials" or find_spec("implicit")}
             baselines = compare(data, models, seeds=1, at=AT, tune_on=METRIC)
             learned = train(data, settings, device="cpu", out=home.path)
             ours = learned.evaluate(at=AT)
             gathered = gather(learned, home.description(), name=out.resolve().name)
-        has_report = _write_report(gathered, fresh / REPORT)
+        has_report = True
+        try:
+            from concf.report.page import page
+
+            (fresh / REPORT).write_text(page(gathered), encoding="utf-8")
+        except MissingExtraError:
+            has_report = False
         best = learned.best_head()
         summary = {
             "data": data.summary(),
@@ -88,7 +90,7 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             ],
             "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
             "stages": gathered["stages"],
-            "example": _example(Recommender(learned), gathered["examples"]),
+            "example": _example(gathered["examples"][len(gathered["examples"]) // 2]),  # of medium activity
             "without": [name for name in SMALL_GRIDS if name not in models],
             "out": str(out),
             "run": str(out / RUN),
@@ -97,28 +99,6 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
         }  # fmt: skip
         (fresh / FIGURES).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
-
-
-def _write_report(content: dict[str, Any], path: Path) -> bool:
-    """Write the report; return False without the extra that it needs."""
-    try:
-        from concf.report.page import page
-    except MissingExtraError:
-        return False
-    with new_file(path) as fresh:
-        fresh.write_text(page(content), encoding="utf-8")
-    return True
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread: operations this small gain nothing from more, which on a busy machine wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _gains(ours: Evaluation, baselines: Comparison) -> dict[str, dict[str, Any]]:
@@ -131,26 +111,18 @@ def _gains(ours: Evaluation, baselines: Comparison) -> dict[str, dict[str, Any]]
     return gains
 
 
-def _example(model: Recommender, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Explained list of a user of medium activity, who is not chosen by how good the list is.
-
-    similar: the user's items that are nearest by the cosine of the best head's vectors
-    """
-    user = examples[len(examples) // 2]
-    history = [each["item"] for each in user["history"]]
-    listed = user["lists"][CONSENSUS][:EXPLAINED]
-    nearest, _ = model.similar_items([each["item"] for each in listed], len(model.item_ids) - 1, frame="arrays")
-    used = set(history)
-    similar = [[each for each in row.tolist() if each in used][:SIMILAR] for row in nearest]
+def _example(user: dict[str, Any]) -> dict[str, Any]:
+    """Explained list of one of the report's example users. similar: used items that are nearest to each listed one"""
     return {
         "by": CONSENSUS,
         "user": user["user"],
         "used": user["used"],
-        "history": history,
+        "history": [each["item"] for each in user["history"]],
         "held_out": len(user["held_out"]),
         "items": [
-            {"rank": rank, "item": each["item"], "held_out": each["hit"], "similar": items,
-             "votes": {vote["head"]: vote["rank"] for vote in votes["heads"]}}
-            for rank, (each, items, votes) in enumerate(zip(listed, similar, user["votes"], strict=False), 1)
-        ],
+            {"rank": rank, "item": each["item"], "held_out": each["hit"],
+             "similar": [used["item"] for used in why["because"][:SIMILAR]],
+             "votes": {vote["head"]: vote["rank"] for vote in why["heads"]}}
+            for rank, (each, why) in enumerate(zip(user["lists"][CONSENSUS], user["votes"], strict=True), 1)
+        ][:EXPLAINED],
     }  # fmt: skip

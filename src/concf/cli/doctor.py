@@ -6,7 +6,6 @@ import json
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from re import findall
-from typing import Any
 
 import typer
 
@@ -18,12 +17,6 @@ def doctor(as_json: Json = False) -> None:
 
     `concf doctor > doctor.txt`
     """
-    found = examine()
-    typer.echo(json.dumps(found)) if as_json else print_figures(found)
-
-
-def examine() -> dict[str, Any]:
-    """Collect what the command prints."""
     import psutil
     import torch
 
@@ -39,12 +32,13 @@ def examine() -> dict[str, Any]:
     if torch.backends.mps.is_available():
         devices["mps"] = "Apple's, memory shared with the processor"
     machine = origin["machine"]
-    return {
+    found = {
         "concf": origin["concf"], "commit": origin["commit"] or "not a checkout",
         "installed in": str(Path(__file__).parents[1]), "python": origin["python"], "system": machine["system"],
         "processor": f"{machine['processor']}, {machine['cores']} cores", **devices,
         "data home": str(data_home()), "libraries": _libraries(),
     }  # fmt: skip
+    typer.echo(json.dumps(found)) if as_json else print_figures(found)
 
 
 def _libraries() -> str:

@@ -49,13 +49,10 @@ def print_table(header: list[str], rows: list[list[str]], title: str | None = No
 
 def print_text(text: str) -> None:
     """Wrap text on a terminal, else print it as one line."""
-    import textwrap
-
     from rich.console import Console
 
     console = Console()
-    lines = textwrap.wrap(text, console.width, break_long_words=False, break_on_hyphens=False)
-    typer.echo("\n".join(lines) if console.is_terminal else text)
+    console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=not console.is_terminal)
 
 
 def print_figures(figures: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ def serve(
             raise MissingExtraError(library, "serve", "concf serve")
     from concf.inference.titles import Catalogue
     from concf.runs.checkpoint import RunFolder
-    from concf.service.http.guards import Access
+    from concf.service.http.middleware import Access
     from concf.service.limits import Limits
     from concf.service.loading import Loader, Service
     from concf.service.server import Connections

@@ -261,10 +261,8 @@ def _data(
     if group.is_main:
         home.refuse_occupied()
         data = split_of(source, seed or 0, **log)
-        counts, filters = (
-            data.interactions.statistics(),
-            "; then ".join(step.describe() for step in data.recipe.filters),
-        )
+        counts = data.interactions.statistics()
+        filters = "; then ".join(step.describe() for step in data.recipe.filters)
         size = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
         typer.echo(f"note: {size}{f' after the filter ({filters})' if filters else ''}", err=True)
         home.keep(data)

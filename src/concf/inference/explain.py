@@ -67,8 +67,8 @@ class Because(TypedDict):
     share: float
 
 
-class Explanation(TypedDict):
-    """Explanation of an item's rank in a user's consensus list.
+class Reasons(TypedDict):
+    """Reasons of an item's rank in a user's consensus list.
 
     rank:       in the list of the consensus, from 1; None if the list does not have the item
     importance: the mean of the votes (Eq. 12)
@@ -80,8 +80,6 @@ class Explanation(TypedDict):
     because:    up to three items of the user that are most similar to the item, by the voters' vectors
     """
 
-    user: Id
-    item: Id
     rank: int | None
     importance: float
     reranked: float | None
@@ -89,6 +87,13 @@ class Explanation(TypedDict):
     heads: list[Vote]
     contributions: list[Contribution] | None
     because: list[Because]
+
+
+class Explanation(Reasons):
+    """Explanation of an item's rank for a user."""
+
+    user: Id
+    item: Id
 
 
 class Votes:

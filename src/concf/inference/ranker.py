@@ -118,11 +118,6 @@ class Ranker:
         own = [weights.get(name, 1.0) for name in self.voters]
         return [each * len(own) / sum(own) for each in own]
 
-    def was_asked_for(self, user: int) -> bool:
-        """Return whether a consensus list was computed for a user."""
-        lists = self.run.best[CONSENSUS].lists
-        return lists is None or int(lists[user, 0]) >= 0
-
     def votes(self, by: str) -> Votes | None:
         """Votes of a consensus, of which those of the R-consensus may be the other's; None if the run kept none."""
         kept, lists = self.run.best[by].votes or self.run.best[CONSENSUS].votes, self.run.best[by].lists

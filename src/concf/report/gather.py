@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
@@ -27,8 +26,7 @@ METRICS = ("recall", "ndcg")
 PARTS: tuple[Literal["test", "valid"], ...] = ("test", "valid")
 FIGURES = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
 CURVES = ("validation", "agreement", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
-METRIC, N = "recall@50", 50
-WALKS = "rp3beta"
+METRIC, WALKS = "recall@50", "rp3beta"  # of the overview: its metric and its baseline
 LIST_LENGTH = 10  # items of a list that are shown
 HISTORY_LENGTH = 24  # training items that are shown
 LIFTS = 2  # largest contributions to an item's score that are shown
@@ -177,7 +175,7 @@ def overview(run: Run, evaluations: Evaluations) -> dict[str, Any] | None:
     }
     shown = {name: evaluations[name] for name in (ours, run.best_head())}
     fitted: dict[str, Any] = {WALKS: walks.fit(run.log), "popularity": Popularity().fit(run.log)}
-    shown |= {name: evaluate(each, run.data, at=N, metrics=["recall"]) for name, each in fitted.items()}
+    shown |= {name: evaluate(each, run.data, at=AT[-1], metrics=["recall"]) for name, each in fitted.items()}
     best = max(abouts, key=lambda name: shown[name].means()[METRIC])
     own, rival = (shown[name].per_user[METRIC] for name in (ours, best))
     groups = evaluations[ours].by_activity()
@@ -211,8 +209,7 @@ def _examples(run: Run, evaluations: Evaluations, n: int, titles: Mapping[Any, s
 
 def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Mapping[Any, str]) -> dict[str, Any]:
     data, user = model.run.data, int(next(iter(evaluations.values())).users[row])
-    trained, held_out = _items(data.train, user), _items(data.test, user)
-    used = len(trained)
+    trained, held_out = (sorted(part[[user]].indices.tolist()) for part in (data.train, data.test))
     if data.interactions.timestamp is not None:  # the newest first
         own = data.interactions.user == user
         times = dict(zip(data.interactions.item[own].tolist(), data.interactions.timestamp[own].tolist(), strict=True))
@@ -227,7 +224,7 @@ def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Map
     return {
         "user": model.user_ids.values[[user]].tolist()[0],
         "by": model.default,
-        "used": used,
+        "used": len(trained),
         "history": [named(item) for item in trained[:HISTORY_LENGTH]],
         "held_out": [named(item) | {"rank": shown.index(item) + 1 if item in shown else None} for item in held_out],
         "lists": {
@@ -237,11 +234,6 @@ def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Map
         },
         "votes": _votes(model, user, shown[:LIST_LENGTH], named) if CONSENSUS in lists else None,
     }
-
-
-def _items(part: csr_array, user: int) -> list[int]:
-    """Items of a user in ascending order."""
-    return sorted(part[[user]].indices.tolist())
 
 
 def _votes(

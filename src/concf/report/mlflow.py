@@ -80,12 +80,21 @@ class MLflow:
             self._log_missing()
 
     def end(self) -> None:
-        """Log the report and the folder of a run that is finished, and how it ended."""
+        """Log how the run ended, and the report and folder of a finished run."""
+        from concf.report.page import page
+
+        run, name, about = self.run, "run", {"device": str(self.run.device), "provenance": provenance()}
         with self._guarded("log the rest with concf train --resume --mlflow"):
             self._log_missing()
-            if self.run.finished:
-                self._log_artifacts()
-            self.client.set_terminated(self.id, "FINISHED" if self.run.finished else "KILLED")
+            if run.finished and self.folder is not None:
+                name, about = self.folder.resolve().name, RunFolder(self.folder).description()
+                for path in (self.folder / each for each in ARTIFACTS):
+                    if path.exists():
+                        self.client.log_artifact(self.id, str(path), "run")
+            if run.finished:
+                self.client.log_dict(self.id, run.summary(), "summary.json")
+                self.client.log_text(self.id, page(gather(run, about, name=name)), "report.html")
+            self.client.set_terminated(self.id, "FINISHED" if run.finished else "KILLED")
 
     def _before(self) -> str | None:
         """Return the id of the run that the folder names, if it is in this store."""
@@ -133,18 +142,6 @@ class MLflow:
                     tags=[RunTag(f"concf.stage.{step}", record["stage"])] if "stage" in record else [],
                 )
                 self.logged.add(step)
-
-    def _log_artifacts(self) -> None:
-        from concf.report.page import page
-
-        run, name, about = self.run, "run", {"device": str(self.run.device), "provenance": provenance()}
-        if self.folder is not None:
-            name, about = self.folder.resolve().name, RunFolder(self.folder).description()
-            for each in ARTIFACTS:
-                if (self.folder / each).exists():
-                    self.client.log_artifact(self.id, str(self.folder / each), "run")
-        self.client.log_dict(self.id, run.summary(), "summary.json")
-        self.client.log_text(self.id, page(gather(run, about, name=name)), "report.html")
 
 
 def _name(text: str) -> str:

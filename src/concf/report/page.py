@@ -1,22 +1,31 @@
 """The report as one HTML file: a Jinja2 template with matplotlib's charts; no script, no font, no network.
 
-Importing this module needs the extra `report`.
+Charts are inline SVG. Their colours become CSS variables, which the page sets for light and dark mode; every name has a
+mark of its own too, so that no two lines differ by colour alone. Importing this module needs the extra `report`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from io import StringIO
 from typing import Any
+from xml.etree import ElementTree
 
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import MissingExtraError
 from concf.runtime.provenance import VERSION
+from concf.runtime.text_tables import shortened
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-
-    from concf.report.charts import Looks, bars, intervals, lines, looks_of, swatch
+    from markupsafe import Markup
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 except ImportError as error:
     raise MissingExtraError(error.name or "jinja2", "report", "a report") from None
 
@@ -31,7 +40,21 @@ CURVES = (  # field of the history, title, caption, unit
     ("gradient", "Gradient norms", "Norm of each head's weighted gradient on the shared embeddings.", ""),
 )
 
-Points = Sequence[tuple[float, float]]
+WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one interval
+LONGEST = 18  # characters of a name beside a chart
+HEADS = ("#0072b2", "#b87400", "#008a64", "#d0521b", "#b5528a", "#2f97cf")  # after Okabe and Ito, darker
+PAPER, INK, SOFT, FAINT = "#ffffff", "#1c1e21", "#5c636b", "#e4e7ea"
+VARIABLES = {PAPER: "paper", INK: "ink", SOFT: "soft", FAINT: "faint"} | {each: f"c{n}" for n, each in enumerate(HEADS)}
+MARKS, DASHES = ("s", "^", "D", "v", "P", "p"), ("-", (0, (6, 3)), (0, (1.5, 2.5)))
+STYLE: Any = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.sans-serif": ["DejaVu Sans"], "font.size": 11,
+    "figure.facecolor": "none", "axes.facecolor": "none", "axes.grid": True, "axes.axisbelow": True,
+    "axes.formatter.useoffset": False, "axes.formatter.limits": (-4, 6), "axes.labelcolor": SOFT, "text.color": SOFT,
+    "grid.color": FAINT, "grid.linewidth": 1, "xtick.color": SOFT, "ytick.color": SOFT, "xtick.major.size": 0,
+    "ytick.major.size": 0, "lines.linewidth": 1.7, "lines.markeredgecolor": PAPER, "lines.markeredgewidth": 0.7,
+} | {f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")}  # fmt: skip
+
+Looks = Mapping[str, Mapping[str, Any]]  # name -> options of `Axes.plot`
 
 
 def page(report: Mapping[str, Any]) -> str:
@@ -135,7 +158,7 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
                "summary": summary + f", 1 row in {step}" * (step > 1)}  # fmt: skip
 
 
-def _ends(curves: Mapping[str, Points]) -> str:
+def _ends(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """First and last value of each line, for the chart's label."""
     return " ".join(f"{name}: {points[0][1]:.4g} to {points[-1][1]:.4g}." for name, points in curves.items())
 
@@ -143,3 +166,126 @@ def _ends(curves: Mapping[str, Points]) -> str:
 def _number(value: float | None) -> str:
     """Four decimals below 10, two below 1,000, none above."""
     return "" if value is None else f"{value:,.{4 if abs(value) < 10 else 2 if abs(value) < 1000 else 0}f}"
+
+
+def looks_of(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How heads and consensuses are drawn: six colours and marks, then the same with other dashes."""
+    n = len(HEADS)
+    return {
+        name: {"color": HEADS[k % n], "marker": MARKS[k % n], "linestyle": DASHES[k // n % len(DASHES)]}
+        for k, name in enumerate(heads)
+    } | {
+        R_CONSENSUS: {"color": SOFT, "marker": "o", "linestyle": (0, (5, 3))},
+        CONSENSUS: {"color": INK, "marker": "o", "linewidth": 2.6},
+    }
+
+
+def lines(
+    key: str, label: str, curves: Mapping[str, Sequence[tuple[float, float]]], looks: Looks, *, xlabel: str,
+    groups: Sequence[str] = (), best: Mapping[str, float] | None = None, since: float | None = None,
+    percent: bool = False,
+) -> Markup:  # fmt: skip
+    """A line for each name, over epochs or over named groups.
+
+    key: begins the ids within the SVG; label: for readers who cannot see the chart; since: the first epoch with a
+    consensus loss; best: name -> the only epoch to mark (by default some marks are spread along each line)
+    """
+    with _figure(key, HEIGHT) as (figure, axes):
+        for number, (name, points) in enumerate(curves.items()):
+            x, y = zip(*points, strict=True)
+            every: Any = max(1, len(x) // 6) if best is None else [k for k, at in enumerate(x) if at == best[name]]
+            options = {"markevery": every, "markersize": 6 if best is None else 9, "gid": f"line-{number}"}
+            axes.plot(x, y, clip_on=False, **options, **looks[name])
+        axes.set_xlabel(xlabel)
+        axes.grid(visible=False, axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        if groups:
+            axes.set_xticks(range(len(groups)), groups)
+        low, high = axes.get_xlim()
+        if since is not None and low <= since <= high:
+            axes.axvline(since, color=SOFT, linewidth=1, linestyle=(0, (2, 3)))
+            side = "right" if since > (low + high) / 2 else "left"
+            axes.text(since, 1.02, "consensus loss begins", transform=axes.get_xaxis_transform(), ha=side, fontsize=10)
+        return _svg(figure, key, label, curves)
+
+
+def intervals(key: str, label: str, rows: Mapping[str, Mapping[str, float]], looks: Looks) -> Markup:
+    """Means as marks on the lines of their intervals, one name below the other. rows: name -> mean, low, high."""
+    with _figure(key, ROW * len(rows) + 30) as (figure, axes):
+        for number, (name, row) in enumerate(rows.items()):
+            options = {"color": looks[name]["color"], "gid": f"line-{number}"}
+            axes.plot([row["low"], row["high"]], [number] * 2, linewidth=2.5, alpha=0.55, **options)
+            axes.plot(row["mean"], number, marker=looks[name]["marker"], markersize=9, **options)
+        _label_rows(axes, {name: row["mean"] for name, row in rows.items()})
+        axes.grid(visible=False, axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        tooltips = [f"{name} {row['mean']:.4f} ({row['low']:.4f} to {row['high']:.4f})" for name, row in rows.items()]
+        return _svg(figure, key, label, tooltips)
+
+
+def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup:
+    """A bar from 0 for each name, one below the other. strong: the one that stands out"""
+    with _figure(key, ROW * len(rows) + 4) as (figure, axes):
+        colours = [HEADS[0] if name == strong else FAINT for name in rows]
+        axes.barh(range(len(rows)), list(rows.values()), height=0.62, color=colours)
+        _label_rows(axes, rows)
+        axes.set_xticks([])
+        axes.grid(visible=False)
+        return _svg(figure, key, label)
+
+
+def _label_rows(axes: Axes, rows: Mapping[str, float]) -> None:
+    """Names to the left of a chart, values to its right."""
+    for number, value in enumerate(rows.values()):
+        axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
+    axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
+@lru_cache(256)
+def swatch(key: str, name: str, look: tuple[tuple[str, Any], ...]) -> Markup:
+    """A line with its mark, for a legend."""
+    with _figure(key, 12, 28, layout=None) as (figure, axes):
+        axes.set_position((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.plot([0, 1, 2], [0] * 3, markevery=[1], markersize=7, **dict(look))
+        return _svg(figure, key, name)
+
+
+@contextmanager
+def _figure(key: str, height: float, width: float = WIDTH, layout: Any = "constrained") -> Iterator[Any]:
+    """A figure and its axes; the salt makes matplotlib's ids a function of the drawing."""
+    with rc_context(STYLE | {"svg.hashsalt": key}):
+        figure = Figure(figsize=(width / 72, height / 72), layout=layout)
+        yield figure, figure.subplots()
+
+
+def _svg(figure: Figure, key: str, label: str, tooltips: Iterable[str] = ()) -> Markup:
+    """Convert matplotlib's SVG for use within HTML: colours become variables, coordinates get two decimals.
+
+    label: for screen readers; tooltips: of the elements line-0, line-1, ...
+    """
+
+    def converted(name: str, value: str) -> str:
+        if name == "style":
+            return re.sub("#[0-9a-f]{6}", lambda colour: f"var(--{VARIABLES[colour[0]]})", value)
+        if name == "d":
+            return re.sub(r"(\.\d\d)\d+", r"\1", value).replace("\n", "")
+        return f"{key}-{value}" if name == "id" else value.replace("#", f"#{key}-")
+
+    output = StringIO()
+    figure.savefig(output, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    root = ElementTree.fromstring(output.getvalue())
+    root[:] = [child for child in root if child.find("{*}style") is None]  # that would apply to the whole page
+    texts = {f"{key}-line-{number}": text for number, text in enumerate(tooltips)}
+    for element in list(root.iter()):
+        element.tag = element.tag.rpartition("}")[2]  # HTML needs no namespaces
+        attributes = {name.rpartition("}")[2]: value for name, value in element.items()}
+        element.attrib = {name: converted(name, value) for name, value in attributes.items()}
+        if element.get("id") in texts:
+            ElementTree.SubElement(element, "title").text = texts[element.attrib.pop("id")]
+    root.attrib = {"class": "chart", "role": "img", "aria-label": label, "viewBox": root.attrib["viewBox"]}
+    return Markup(ElementTree.tostring(root, encoding="unicode"))

@@ -1,4 +1,4 @@
-"""From a checked request to the answer, in the ids of the log."""
+"""Answers to validated requests, in the ids of the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from concf.service.schemas import Id, Item
 
 EVERYONE = object()  # the key of unknown items in lists for all users
 POPULARITY = "popularity"
-USERS, ITEMS = 32, 3200  # whose lists are computed and sent at a time, and of how many items at most
+USERS, ITEMS = 32, 3200  # largest part of an answer that is computed and sent at a time
 UNKNOWN_USER = "this user is not in the log: the most popular items, scored by their number of users"
 NEW_USER = "no rankings over time exist for a new history: the consensus is by rank alone"
 WITH_VIEWED = "the stored lists leave out what was trained on: the consensus is by rank alone"
@@ -28,12 +28,12 @@ AMONG_FEW = "no rankings of only these items over time are stored: the consensus
 
 
 def user_list(served: Served, user: Id, by: str, short: Short, note: str | None = None) -> bytes:
-    """The list of a user of the log, as JSON; `short` has item indices."""
+    """Return the list of a user of the log as JSON; `short` has item indices."""
     return to_json(schemas.UserList(user=user, by=by, note=note, items=_short_items(served, short)))
 
 
 def popular_list(served: Served, user: Id, k: int) -> bytes:
-    """The list of a user who is not in the log, as JSON."""
+    """Return the most popular items as JSON, for a user who is not in the log."""
     ids, scores = served.recommender.recommend([user], k, unknown="popular", frame="arrays")
     return to_json(
         schemas.UserList(user=user, by=POPULARITY, note=UNKNOWN_USER, items=items_of(served, ids[0], scores[0]))
@@ -41,7 +41,7 @@ def popular_list(served: Served, user: Id, k: int) -> bytes:
 
 
 def items_of(served: Served, ids: NDArray[Any], scores: NDArray[np.float32]) -> list[Item]:
-    """The items of arrays [k]; the score of an empty place is not finite."""
+    """Return the items of arrays [k], of which those without a finite score are padding."""
     there = np.isfinite(scores)
     return _items(served, ids[there].tolist(), scores[there].tolist())
 
@@ -70,7 +70,7 @@ class KnownItems:
         self.ignored: dict[object, dict[Id, None]] = {}
 
     def of(self, items: list[Id], where: str, user: object = EVERYONE) -> list[Id]:
-        """The known items of one list."""
+        """Return the known items of one list."""
         known = []
         for index, item in enumerate(items):
             if place_of(self.served.recommender.item_ids, item) >= 0:
@@ -82,18 +82,18 @@ class KnownItems:
         return known
 
     def of_lists(self, items: schemas.ItemLists | None, where: str) -> list[Id] | dict[Id, list[Id]] | None:
-        """The known items of an allow or deny list, by user id where the list is by user."""
+        """Return the known items of an allow or deny list, by user id where the list is by user."""
         if not isinstance(items, dict):
             return None if items is None else self.of(items, where)
         users = {name: self.served.user(name) for name in items}
         return {user: self.of(items[name], f"{where}.{name}", user) for name, user in users.items()}
 
     def report(self, user: object = EVERYONE) -> list[Id]:
-        """The first of the ignored items."""
+        """Return the first of the ignored items."""
         return list(self.ignored.get(user, {}))[: schemas.REPORTED]
 
     def note(self) -> str | None:
-        """How many items were ignored."""
+        """Return a note with the number of ignored items."""
         count = sum(map(len, self.ignored.values()))
         were = "item was" if count == 1 else "items were"
         return f"{count} unknown {were} ignored (not in the log, or left out by a filter)" if count else None
@@ -102,7 +102,7 @@ class KnownItems:
 def lists(
     served: Served, limits: Limits, request: schemas.UsersRequest | schemas.HistoryRequest | schemas.HistoriesRequest
 ) -> Iterator[bytes]:
-    """The lists of several users, of a history, or of several, in parts of JSON. Errors come before the first."""
+    """Yield the lists of users or histories as parts of one JSON object. Errors come before the first part."""
     limits.check("k", request.k, "body.k")
     by, known = served.by(request.by, "body.by"), KnownItems(served, request.unknown_items)
     options: dict[str, Any] = {
@@ -144,7 +144,7 @@ def lists(
 
 
 def joined(notes: Iterable[str | None]) -> str | None:
-    """Several notes as one."""
+    """Join notes."""
     return "; ".join(note for note in notes if note) or None
 
 
@@ -176,7 +176,7 @@ def _without_history(served: Served, histories: dict[Id | None, list[Id]]) -> st
 
 
 def _unknown_users(served: Served, request: schemas.UsersRequest) -> str | None:
-    """How many users the log does not have; refuses them unless the request asks for popular items instead."""
+    """Note the number of unknown users; they are an error unless the request accepts popular items."""
     if request.popular:
         user_ids = served.recommender.user_ids
         count = sum(place_of(user_ids, user) < 0 for user in request.users)
@@ -187,7 +187,7 @@ def _unknown_users(served: Served, request: schemas.UsersRequest) -> str | None:
 
 
 def _by_rank_alone(served: Served, request: schemas.ListsRequest, by: str) -> str | None:
-    """Why a consensus is not the stored one, or not re-ranked."""
+    """Note why the consensus is by rank alone, if it is."""
     if by not in (CONSENSUS, R_CONSENSUS):
         return None
     if not isinstance(request, schemas.UsersRequest) and not served.recommender.ranker.reranks:

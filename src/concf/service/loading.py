@@ -1,4 +1,4 @@
-"""The run that is served: how it is loaded and checked, and how another replaces it without losing a request."""
+"""Load and check the run that is served, and replace it by another without losing a request."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Served:
     titles:  item id -> title, of some or none of the items
     attributes: of the items, from the same file
     version: 1 for the first run of the process, one more for each that replaced it
-    cache:   what others keep about this run for as long as it is served
-    kept:    (user, by, k) -> the newest of the lists that were looked up, as JSON
+    cache:   objects that depend on this run, such as its explorer
+    kept:    (user, by, k) -> list as JSON, a cache of the newest requests
     """
 
     recommender: Recommender
@@ -60,34 +60,34 @@ class Served:
         return self.folder.resolve().name
 
     def keep(self, key: tuple[Id, str, int], answer: bytes) -> None:
-        """Keep a list of usual size, in place of the oldest if there are many."""
+        """Cache a list of usual size; evict the oldest if the cache is full."""
         if len(answer) <= KEPT_BYTES:
             if len(self.kept) >= KEPT_LISTS:
                 del self.kept[next(iter(self.kept))]
             self.kept[key] = answer
 
     def user(self, text: str) -> Id:
-        """The user id that a text spells: an integer in a log of integers, if it is one."""
+        """Parse a user id: an integer in a log of integers, if the text is one."""
         return _spelt(self.recommender.user_ids, text)
 
     def item(self, text: str) -> Id:
-        """The item id that a text spells."""
+        """Parse an item id."""
         return _spelt(self.recommender.item_ids, text)
 
     def user_index(self, user: Id, where: str) -> int:
-        """The index of a user; refuses one that the log does not have."""
+        """Return the index of a user; an unknown one is an error."""
         return _index("user", self.recommender.user_ids, user, where)
 
     def item_index(self, item: Id, where: str) -> int:
-        """The index of an item; refuses one that the log does not have."""
+        """Return the index of an item; an unknown one is an error."""
         return _index("item", self.recommender.item_ids, item, where)
 
     def by(self, name: str | None, where: str) -> str:
-        """The name of a head or consensus, the default one for None; refuses one that the run does not have."""
+        """Check the name of a head or consensus; None: the default."""
         return _known(name, self.recommender.default, self.recommender.ranker.names, where)
 
     def head(self, name: str | None, where: str) -> str:
-        """The name of a head, the best one for None; refuses one that the run does not have."""
+        """Check the name of a head; None: the best head."""
         return _known(name, self.recommender.run.best_head(), self.recommender.ranker.heads, where)
 
 
@@ -105,13 +105,13 @@ def _index(role: Literal["user", "item"], ids: Ids, wanted: int | str, where: st
 
 def _known(name: str | None, default: str, names: list[str], where: str) -> str:
     if name is not None and name not in names:
-        message = f"nothing is called {shortened(name)} in this run; choose from {', '.join(names)}"
+        message = f"unknown recommender {shortened(name)}; choose from {', '.join(names)}"
         raise Problem(404, "unknown_head", message, where)
     return name or default
 
 
 def shortened(name: int | str) -> str:
-    """An id for a message. (Python refuses to print an integer of thousands of digits.)"""
+    """Shorten an id for a message. (Python refuses to print an integer of thousands of digits.)"""
     if isinstance(name, int) and abs(name) >= 1 << 64:
         return "an integer of more than 64 bits"
     text = repr(name)
@@ -132,6 +132,7 @@ class Service:
     ) -> None:  # fmt: skip
         self.load, self.folder, self.limits, self.root = load, folder, limits or Limits(), root
         self.compared = compared
+        self._compared: Served | None = None
         self.version, self.loaded, self.closing = 0, 0.0, False
         self._loading = threading.Lock()
         self._model: Served | None = None
@@ -146,6 +147,18 @@ class Service:
         if self._model is None:
             raise Problem(503, "not_ready", "the run is being loaded; try again in a moment")
         return self._model
+
+    def compared_model(self) -> Served:
+        """Return the run of --compare, which is loaded when it is first needed."""
+        folder = self.compared
+        if folder is None:
+            raise Problem(404, "not_found", "this service compares no runs; start it with --compare RUN", "compared")
+        with self._loading:
+            try:
+                self._compared = self._compared or self.load(folder, 0)
+            except ConcfError as error:
+                raise Problem(409, "refused_run", str(error), str(folder)) from error
+            return self._compared
 
     def reload(self, folder: Path | None = None) -> Served:
         """Serve the run in another folder, or in the same one again; a run that cannot be served is refused.
@@ -163,10 +176,7 @@ class Service:
             return fresh
 
     async def reload_soon(self, folder: Path | None = None, is_own: bool = True) -> Reloaded:
-        """Reload in a thread. Those who ask while a run is being loaded share the next load, of the folder named last.
-
-        Who is cancelled while waiting asks no longer.
-        """
+        """Reload in a thread. Requests that arrive during a load share the next one, of the folder named last."""
         if folder is not None:
             self._check_root(folder)
         self._asked, self._wanted = self._asked + 1, folder
@@ -185,7 +195,7 @@ class Service:
         return outcome
 
     def reload_and_say(self, folder: Path | None, is_own: bool = False) -> None:
-        """Reload, and print what came of it. is_own: whether others should do the same"""
+        """Reload, and print the outcome. is_own: whether other workers should reload too"""
         try:
             served = self.reload(folder)
         except Problem as problem:
@@ -227,24 +237,19 @@ class Loader:
         if self.new_items:
             recommender.add_items(self.catalogue)
         _prepare(recommender)
-        titles: dict[Id, str] = {}
-        if self.catalogue is not None:
-            self.catalogue.roles()  # refuses columns that are not there
-            titles, note = self.catalogue.read(recommender.item_ids)
-            typer.echo(f"note: {note}", err=True)
-        return Served(recommender, folder, titles, version, self._attributes(recommender.item_ids))
-
-    def _attributes(self, ids: Ids) -> Catalogue | None:
-        """In memory; none if there is no file, or its rows contradict each other."""
         if self.catalogue is None:
-            return None
+            return Served(recommender, folder, version=version)
+        self.catalogue.roles()  # refuses columns that are not there
+        titles, note = self.catalogue.read(recommender.item_ids)
+        typer.echo(f"note: {note}", err=True)
+        attributes = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConcfWarning)  # the note about titles has the counts
-                return self.catalogue.joined_to(ids)
-        except DataError as error:
+                attributes = self.catalogue.joined_to(recommender.item_ids)
+        except DataError as error:  # rows that contradict each other
             typer.echo(f"note: rules on attributes are off: {error}", err=True)
-            return None
+        return Served(recommender, folder, titles, version, attributes)
 
 
 def _detach_from_file(run: Run) -> None:

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from concf.inference.explain import Because, Contribution, Vote
+from concf.inference.explain import Reasons
 from concf.inference.rules import LONGEST
 from concf.service.problems import FORMS, Kind
 
@@ -98,24 +98,12 @@ class SimilarItems(TypedDict):
     items: list[Item]
 
 
-class Explanation(TypedDict):
-    """Why an item has its rank.
-
-    rank: in the consensus, null if not listed; importance: the mean of the votes (Eq. 12); reranked: the re-ranker's
-    score, null without a re-ranker and for an item that is not listed; contributions: what it is made of; because:
-    the items of the user that this one is most similar to
-    """
+class Explanation(Reasons):
+    """Why an item has its rank; see `concf.inference.explain.Reasons`."""
 
     user: Id
     item: Id
     title: str | None
-    rank: int | None
-    importance: float
-    reranked: float | None
-    used_in_training: bool
-    heads: list[Vote]
-    contributions: list[Contribution] | None
-    because: list[Because]
 
 
 class Status(TypedDict):

@@ -25,7 +25,7 @@ import uvicorn
 from concf.errors import ConcfError, ConfigError
 from concf.runtime.system import RELOAD, refuse_on_windows
 from concf.service.app import create_app
-from concf.service.http.guards import LOOPBACK, Access
+from concf.service.http.middleware import LOOPBACK, Access
 from concf.service.http.protocol import limited
 from concf.service.loading import Service
 from concf.service.problems import Problem

@@ -1,4 +1,4 @@
-"""Several processes that accept at one socket: who dies is replaced, and a reload is one of all."""
+"""Worker processes that share one socket: dead ones are replaced, and a reload reaches all of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Workers:
         self._context = multiprocessing.get_context("spawn")
 
     def serve(self, when_ready: Callable[[], None]) -> None:
-        """Until SIGTERM or SIGINT; raises an error if one of the first workers cannot load the run."""
+        """Serve until SIGTERM or SIGINT; raise an error if one of the first workers cannot load the run."""
         handlers = {sig: signal.signal(sig, self._pass_on) for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
         with tempfile.TemporaryDirectory(prefix="concf-metrics-") as room:
             os.environ[METRICS] = room

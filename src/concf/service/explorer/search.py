@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError
-from concf.inference.lookup import Positions, Short
-from concf.inference.rules import Draw, Rules, rules_of
+from concf.inference.rules import Rules, rules_of
 from concf.service.explorer.schemas import SearchResult
 from concf.service.loading import Served
 from concf.service.problems import Problem
@@ -40,8 +39,8 @@ class Search:
         )
 
     def find(self, text: str, limit: int) -> NDArray[np.int64]:
-        """[<= limit] indices: the id itself, then ids that begin with the text and titles with words that begin with
-        its words, most popular first; then ids that contain it, in order.
+        """[<= limit] indices: the id itself; ids and words of titles with this prefix, most popular first; ids that
+        contain the text, in order.
         """
         simple: str = _simple(pl.Series([text.strip()[:LONGEST]]))[0]
         words = re.findall(WORD, simple)
@@ -57,13 +56,13 @@ class Search:
         return np.random.default_rng().choice(len(self.table), min(limit, len(self.table)), replace=False)
 
     def results(self, indices: NDArray[np.int64]) -> list[SearchResult]:
-        """Those at the indices, with their titles and popularity."""
+        """Return the entries at the indices, with titles and popularity."""
         columns = (self.ids[indices].tolist(), map(self.titles.__getitem__, indices), self.popularity[indices].tolist())
         return [{"id": name, "title": title, "uses": uses} for name, title, uses in zip(*columns, strict=True)]
 
 
 def _simple(texts: pl.Series) -> pl.Series:
-    """The texts on one line, in small letters, without accents."""
+    """Normalise texts: one line, lower case, no accents."""
     plain: Any = texts.str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     return plain.str.replace_all("\n", " ", literal=True)  # type: ignore[no-any-return]
 
@@ -81,7 +80,7 @@ class Attributes:
         self.columns = [] if self.frame is None else [name for name in self.frame.columns if name not in hidden]
 
     def of(self, index: int) -> dict[str, str]:
-        """Column -> the value of an item, as text; without those that it does not have."""
+        """Column -> value of an item as text, without missing values."""
         row = {} if self.frame is None else self.frame.row(index, named=True)
         known = {name: row[name] for name in self.columns if row[name] is not None}
         return {
@@ -90,14 +89,14 @@ class Attributes:
         }
 
     def picture(self, index: int) -> str | None:
-        """The address of an item's picture, if it is one that the operator allows."""
+        """Return the URL of an item's picture if its origin is allowed."""
         if self.frame is None or self.catalogue is None or self.catalogue.image is None:
             return None
         address = self.frame[self.catalogue.image][index]
         return address if isinstance(address, str) and allowed(address, self.catalogue.image_sources) else None
 
     def rules(self, where: str | None) -> Rules | None:
-        """The rule that a condition is; None without one."""
+        """Return the rules of a condition; None without one."""
         try:
             head = self.ranker.run.best_head()
             return rules_of(self.ranker, self.ranker.item_ids, head, catalogue=self.catalogue, where=where or None)
@@ -105,14 +104,7 @@ class Attributes:
             raise Problem(409, "refused_rule", str(error), "where") from None
 
 
-def listed(rules: Rules | None, draw: Draw, k: int, hidden: Positions, kept: int) -> Short:
-    """The list of one user by rules. kept: see `Rules.lists`"""
-    if rules is None:
-        return draw(np.array([0]), k, [hidden], None)[0]
-    return rules.lists(draw, np.array([0]), k, [hidden], None, kept)[0]
-
-
 def allowed(address: str, sources: Sequence[str]) -> bool:
-    """Whether a picture may be loaded: one of this site, or of an origin that the operator names."""
+    """Return whether a picture may be loaded: from this site, or from an origin that the operator named."""
     own = address.startswith("/") and not address.startswith(("//", "/\\"))
     return own or any(address.startswith(f"{source}/") for source in sources)

@@ -1,4 +1,4 @@
-"""A route: what it asks for and answers, as the OpenAPI document has it, and the way from the one to the other."""
+"""Endpoints: validation of requests, threads, deadlines and responses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import anyio.lowlevel
 import anyio.to_thread
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from concf.service.http.guards import header
+from concf.service.http.middleware import header
 from concf.service.limits import SOON, Limits
 from concf.service.problems import Problem, invalid
 
@@ -30,25 +30,17 @@ H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
 
 
-class IdConvertor(Convertor[str]):
-    """The rest of a path, of any characters."""
+class IdConvertor(PathConvertor):
+    """The rest of a path, of any characters, line breaks too."""
 
     regex = r"[\s\S]*"
-
-    def convert(self, value: str) -> str:
-        """As it is."""
-        return value
-
-    def to_string(self, value: str) -> str:
-        """As it is."""
-        return value
 
 
 register_url_convertor("id", IdConvertor())
 
 
 class Threads:
-    """Threads for what takes long. Batches have few of their own, so that others need not wait for them."""
+    """Thread limits. Batches have few threads of their own, so that other requests need not wait for them."""
 
     def __init__(self, limits: Limits) -> None:
         cores = os.cpu_count() or 1
@@ -56,7 +48,7 @@ class Threads:
         self.quick, self.slow = anyio.CapacityLimiter(max(2, cores)), anyio.CapacityLimiter(max(1, cores - 1))
 
     async def run(self, work: Callable[[], T], slow: bool = False) -> T:
-        """The result of some work, once a thread is free."""
+        """Return the result of `work`, computed as soon as a thread is free."""
         return await anyio.to_thread.run_sync(work, limiter=self.slow if slow else self.quick)
 
 
@@ -95,7 +87,7 @@ class Endpoint:
         await self._attended(work, scope, receive, send)
 
     def _segments(self, scope: Scope) -> dict[str, str]:
-        """Several ids of a path as it was sent: once decoded, a slash within an id (%2F) looks like one between."""
+        """Split the raw path into ids: once decoded, a slash within an id (%2F) looks like a separator."""
         segments = scope["raw_path"].split(b"/")
         if len(segments) != self.path.count("/") + 1:
             raise Problem(404, "not_found", f"expected {self.template}; write a slash within an id as %2F", "path")
@@ -122,7 +114,7 @@ class Endpoint:
         return body
 
     async def _attended(self, work: Callable[[], object], scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer within the deadline, if it is computed in threads; stop when the caller is gone."""
+        """Compute and send the answer within the deadline; cancel when the caller disconnects."""
         if self.is_batch and self.threads.batches >= self.threads.limits.batches:
             message = f"{self.threads.batches} batches are being answered; try again in a moment"
             raise Problem(503, "busy", message, headers=SOON)
@@ -175,7 +167,7 @@ class _Answer:
         if second is None:
             await self._send_all(_response(part))
             return
-        await anyio.lowlevel.checkpoint()  # too late, or for nobody
+        await anyio.lowlevel.checkpoint()  # the deadline has passed, or the caller has left
         self.started = True
         start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", JSON.encode())]}
         await self.send(start)
@@ -206,14 +198,13 @@ class Endpoints:
         self.tag, self.threads = tag, threads
         self.all: list[Endpoint] = []
 
-    def get(self, path: str, asked: Any, answer: Any, summary: str) -> Callable[[H], H]:
-        """Declare a route without a body; see `Endpoint`."""
-        return partial(self._add, "GET", path, asked, answer, summary)
+    def __call__(
+        self, method: Literal["GET", "POST"], path: str, asked: Any, answer: Any, summary: str
+    ) -> Callable[[H], H]:
+        """Declare a route; see `Endpoint`."""
 
-    def post(self, path: str, asked: Any, answer: Any, summary: str) -> Callable[[H], H]:
-        """Declare a route with a body."""
-        return partial(self._add, "POST", path, asked, answer, summary)
+        def add(handler: H) -> H:
+            self.all.append(Endpoint(method, path, handler, self.threads, asked, answer, summary, self.tag))
+            return handler
 
-    def _add(self, method: Literal["GET", "POST"], path: str, asked: Any, answer: Any, summary: str, handler: H) -> H:
-        self.all.append(Endpoint(method, path, handler, self.threads, asked, answer, summary, self.tag))
-        return handler
+        return add

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from concf.runtime.provenance import VERSION
 from concf.service.http.endpoints import JSON, Endpoint
-from concf.service.http.guards import OPEN, RELOAD, Access
+from concf.service.http.middleware import OPEN, RELOAD, Access
 from concf.service.limits import Limits
 from concf.service.problems import MEDIA_TYPE
 from concf.service.schemas import ProblemDetails

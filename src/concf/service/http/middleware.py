@@ -1,26 +1,36 @@
-"""What happens: metrics for Prometheus, a line of JSON a request, and traces where OpenTelemetry is installed."""
+"""Middleware: checks of host, origin and token; metrics, the access log and traces."""
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import os
 import re
 import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import count
 from secrets import token_hex
 from typing import Literal
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from concf.service.http.guards import header
 from concf.service.loading import Service
+from concf.service.problems import Problem
 from concf.service.workers import METRICS
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+OPEN = ("/health", "/ready", "/", "/docs", "/openapi.json")  # paths that need no token, besides the explorer's assets
+ASSETS, RELOAD = "/explorer/", "/reload"
+KNOWN_HOSTS = 64  # names that were allowed, as they were written
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"))
 NO_ROUTE, OTHER_METHOD = "unmatched", "other"
 CLIENT_LEFT = 499  # the usual status for a caller who left before the answer
@@ -28,8 +38,116 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
 
 
+@dataclass(frozen=True)
+class Access:
+    """Tokens, host names and image origins that the service accepts.
+
+    token: what callers must send, if anything; admin_token: what `POST /reload` needs, which is off without one
+    hosts: the names that a request may be addressed to besides the loopback's; "*": any
+    images: the origins that the pages may load pictures from, besides this one
+    """
+
+    token: str | None = None
+    admin_token: str | None = None
+    hosts: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """Return the first header of that name; empty if there is none."""
+    return next((value for each, value in scope["headers"] if each == name), b"")
+
+
+class Guard(ABC):
+    """Passes a request on if `refusal` finds nothing against it."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on or refuse it."""
+        problem = await self.refusal(scope) if scope["type"] == "http" else None
+        await (self.app if problem is None else problem.response())(scope, receive, send)
+
+    @abstractmethod
+    async def refusal(self, scope: Scope) -> Problem | None:
+        """Return the reason to refuse the request, if any."""
+
+
+class HostGuard(Guard):
+    """Refuses names that others may own: a page whose name is made to lead here would be allowed to read answers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        super().__init__(app, access)
+        names = [f"[{name}]" if ":" in name else name for name in (*LOOPBACK, *access.hosts)]
+        self.known: set[bytes] = set()
+        self.check = TrustedHostMiddleware(_allowed, names, www_redirect=False)
+
+    async def refusal(self, scope: Scope) -> Problem | None:
+        """Run Starlette's check, once for each name that it allows."""
+        host, sent = header(scope, b"host"), list[Message]()
+        if host in self.known:
+            return None
+
+        async def keep(message: Message) -> None:
+            sent.append(message)
+
+        await self.check(scope, _nothing, keep)
+        if not sent and len(self.known) < KNOWN_HOSTS:
+            self.known.add(host)
+        message = "this service is not known by the name in the header Host; start it with --allow-host NAME"
+        return Problem(400, "bad_host", message, "header.host") if sent else None
+
+
+async def _allowed(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    pass
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+class OriginGuard(Guard):
+    """Refuses what a page of another site sends; reading its answer is prevented by the browser."""
+
+    async def refusal(self, scope: Scope) -> Problem | None:
+        """Refuse a request of another origin that may change or cost something."""
+        if scope["method"] in SAFE_METHODS:
+            return None
+        origin = header(scope, b"origin").decode("latin-1")
+        if header(scope, b"sec-fetch-site") != b"cross-site" and (not origin or self._own(origin, scope)):
+            return None
+        message = "a page of another site sent this; if it is your own proxy's, start with --allow-host NAME"
+        return Problem(403, "foreign_origin", message, "header.origin")
+
+    def _own(self, origin: str, scope: Scope) -> bool:
+        try:
+            parts = urlsplit(origin)
+            name = parts.hostname
+        except ValueError:
+            return False
+        return parts.netloc.encode("latin-1") == header(scope, b"host") or name in self.access.hosts
+
+
+class TokenGuard(Guard):
+    """Lets only requests with the token pass; a reload has a token of its own."""
+
+    async def refusal(self, scope: Scope) -> Problem | None:
+        """Refuse a request without its token."""
+        path, admin = scope["path"], scope["path"] == RELOAD and self.access.admin_token is not None
+        token = self.access.admin_token if admin else self.access.token
+        scheme, _, given = header(scope, b"authorization").partition(b" ")
+        if token is None or path in OPEN or path.startswith(ASSETS):
+            return None
+        if hmac.compare_digest(given, token.encode()) and scheme.lower() == b"bearer":
+            return None
+        which = "the admin token" if admin else "a token"
+        message = f"{which} is needed; send the header Authorization: Bearer TOKEN"
+        return Problem(401, "unauthorised", message, "header.authorization", {"WWW-Authenticate": "Bearer"})
+
+
 class Metrics:
-    """The counters of one service, in a registry of its own."""
+    """Prometheus metrics of one service, in a registry of its own."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.registry = service, CollectorRegistry()
@@ -57,7 +175,7 @@ class Metrics:
         histogram.observe(seconds)
 
     def text(self) -> bytes:
-        """The metrics of all workers in the text format of Prometheus."""
+        """Return the metrics of all workers in the text format of Prometheus."""
         self.version.set(self.service.version)
         self.loaded.set(self.service.loaded)
         registry = self.registry
@@ -103,7 +221,7 @@ class Observed:
             self._note(scope, request, status, size, time.perf_counter() - begin)
 
     def _id(self, scope: Scope) -> bytes:
-        """The caller's id of the request, if it is one that a log can bear, or a new one."""
+        """Return the caller's request id if it is short and plain, or a new one."""
         given = header(scope, b"x-request-id")
         return given if REQUEST_ID.fullmatch(given) else f"{self.prefix}-{next(self.numbers)}".encode()
 
@@ -124,7 +242,7 @@ class Observed:
 
 
 def traced(app: ASGIApp) -> ASGIApp:
-    """With a span for each request, if the extra `telemetry` is installed; where spans go, the environment says."""
+    """Add a span for each request if the extra `telemetry` is installed; the environment says where spans go."""
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         return app
     from starlette.middleware.opentelemetry import OpenTelemetryMiddleware
