@@ -154,10 +154,10 @@ def terms(stage: str, line: Line) -> dict[str, float]:
 def _taught(line: Line, users: int) -> dict[str, float]:
     """Of a student of so many users' lists."""
     plan, d = PLANS[line["budget"]], line["factors"]
-    listed = plan.places[0] * users / line["log"]["users"]
+    listed = plan.depth[0] * users / line["log"]["users"]
     return {
         "solving": solved(line, d, round(listed)) * plan.student[0],
-        "consensus loss": plan.student[1] * users * plan.places[1] * d,
+        "consensus loss": plan.student[1] * users * plan.depth[1] * d,
         "Adam": plan.student[1] * BATCHES * (line["log"]["users"] + line["log"]["items"]) * d,
     }
 

@@ -65,7 +65,7 @@ class SelectedPairs(HeadLosses):
         self.model.add_module("selector", self.selector)  # so that it learns with the model
         self.chosen: dict[str, Tensor] = {}
 
-    def _draws(self) -> bool:
+    def _uses_negatives(self) -> bool:
         return True
 
     def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:

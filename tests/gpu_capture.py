@@ -154,7 +154,7 @@ class Lab:
         for epoch in range(2):
             self.trainer.epoch(epoch)
             self.trainer.consensus.update()
-        assert self.trainer.consensus.is_taught(2)
+        assert self.trainer.consensus.distils(2)
         self.batch = next(self.trainer._draw(2).split(self.trainer.settings.training.batch))
         if self.trainer.sampled is not None:
             drawn = self.trainer.sampled.draw(3, 2, 0).to(self.trainer.device)

@@ -26,10 +26,9 @@ from concf.models import choose_settings, train
 from concf.reference.batches import NOTHING, distinct
 from concf.reference.kernels import (
     Sparse,
-    added_groups,
     listed_scores,
     log_partition,
-    sums_of_groups,
+    sum_of_gradients,
     take_and_part,
     take_rows,
     two_layers,
@@ -158,24 +157,12 @@ def test_dropout_and_its_gradient_leave_out_the_same() -> None:
 
 
 @pytest.mark.parametrize("taught", [True, False])
-def test_groups_of_their_own_are_added_one_by_one(taught: bool) -> None:
-    mine, more = torch.randn(6, 333, 18), torch.randn(2, 333, 18) if taught else None
-    found = added_groups(mine.cuda(), None if more is None else more.cuda(), 3)
-    for value, expected in zip(
-        found, added_groups(mine.double(), None if more is None else more.double(), 3), strict=True
-    ):
-        near(value, expected, EXACT)
-
-
-@pytest.mark.parametrize("taught", [True, False])
-def test_sums_of_groups(taught: bool) -> None:
-    mine, more = torch.randn(2, 6, 333, 18)
-    whole = mine + more if taught else mine
-    found = sums_of_groups(mine.cuda(), more.cuda() if taught else None)
-    for value, expected in zip(
-        found, (whole.sum(0), whole.square().sum((1, 2)), (mine * whole).sum((1, 2))), strict=True
-    ):
-        near(value, expected, EXACT)
+def test_sum_of_gradients(taught: bool) -> None:
+    own, more = torch.randn(6, 333, 18), torch.randn(2, 333, 18) if taught else None
+    found = sum_of_gradients(own.cuda(), None if more is None else more.cuda(), 3)
+    expected = sum_of_gradients(own.double(), None if more is None else more.double(), 3)
+    for value, exact in zip(found, expected, strict=True):
+        near(value, exact, EXACT)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4])
@@ -264,10 +251,10 @@ def follow(trainer: Trainer, leader: Trainer) -> None:
 
 
 def moving(trainer: Trainer) -> list[Tensor]:
-    optimisers = (trainer.optimiser, trainer.weight_optimiser)
+    optimisers = (trainer.optimiser, trainer.balance.optimiser)
     states = [part for optimiser in optimisers for state in optimiser.state.values() for part in state.values()]
     parameters = [parameter.data for parameter in trainer.model.parameters()]
-    return [*parameters, trainer.weights, trainer.initial, trainer.consensus.target, *states]
+    return [*parameters, trainer.weights, trainer.balance.initial, trainer.consensus.target, *states]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +271,7 @@ def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
         for trainer in (first, second):
             trainer.consensus.update()
         follow(first, second)
-    if second.consensus.is_taught(3):
+    if second.consensus.distils(3):
         assert any(teaching for _, teaching in first.step.graphs)
 
 

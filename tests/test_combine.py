@@ -373,7 +373,7 @@ def test_mistakes_in_python() -> None:
     for each in wrong:
         with pytest.raises(ConfigError, match=f"{next(iter(each))}: expected"):
             combine(**({"data": data(), "voters": {"svd": vectors()}, "settings": SMALL} | each))
-    with pytest.raises(ConfigError, match="is there twice at the time 1"):
+    with pytest.raises(ConfigError, match="two snapshots have the number 1"):
         combine(data(), {"a@1": "x.csv", "a@01": "y.csv"})
     with pytest.raises(ConfigError, match="no voter was given"):
         combine(data(), {})
@@ -381,7 +381,7 @@ def test_mistakes_in_python() -> None:
         train(data(), {"given": ["walks"]})
     with pytest.raises(ConfigError, match="own = false leaves no voters"):
         train(data(), {"own": False})
-    with pytest.raises(ConfigError, match="one of the two has vectors and the other has none"):
+    with pytest.raises(ConfigError, match="only one has vectors"):
         combine(data(), {"svd": vectors()}, final_voters={"svd": voters()["walks"]}, settings=SMALL)
     with pytest.raises(ConfigError, match="unknown setting 'objectives' of strong"):
         combine(data(), {"svd": vectors()}, settings={"objectives": ["bpr"], **SMALL})

@@ -14,10 +14,9 @@ from torch.autograd import gradcheck
 from concf.reference import kernels
 from concf.reference.kernels import (
     Sparse,
-    added_groups,
     listed_scores,
     log_partition,
-    sums_of_groups,
+    sum_of_gradients,
     take_and_part,
     take_rows,
     two_layers,
@@ -127,23 +126,12 @@ def test_two_layers_with_dropout_have_the_gradient_of_what_was_left() -> None:
 
 
 @pytest.mark.parametrize("taught", [True, False])
-def test_sums_of_groups_are_a_sum_and_two_products(taught: bool) -> None:
-    mine, more = torch.randn(2, 3, 5, 4, dtype=double)
-    whole = mine + more if taught else mine
-    total, squares, products = sums_of_groups(mine, more if taught else None)
-    assert torch.allclose(total, whole.sum(0), atol=1e-12)
-    assert torch.allclose(squares, (whole * whole).sum((1, 2)))
-    assert torch.allclose(products, (mine * whole).sum((1, 2)))
-
-
-@pytest.mark.parametrize("taught", [True, False])
-def test_groups_of_their_own_are_added_one_by_one(taught: bool) -> None:
-    mine, more = torch.randn(4, 5, 3, dtype=double), torch.randn(2, 5, 3, dtype=double)
-    whole = mine.clone()
+def test_gradients_of_two_terms_are_added_with_two_products(taught: bool) -> None:
+    own, more = torch.randn(4, 5, 3, dtype=double), torch.randn(2, 5, 3, dtype=double)
+    whole = own.clone()
     whole[1:3] += more if taught else 0
-    before = mine.clone()
-    found = added_groups(mine, more if taught else None, 1)
-    expected = whole, (whole * whole).sum((1, 2)), (before * whole).sum((1, 2))
+    found = sum_of_gradients(own, more if taught else None, 1)
+    expected = whole, (whole * whole).sum((1, 2)), (own * whole).sum((1, 2))
     assert all(torch.allclose(*pair) for pair in zip(found, expected, strict=True))
 
 

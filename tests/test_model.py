@@ -122,7 +122,7 @@ def test_a_head_that_is_kept_is_a_single_model(encoder: str, sharing: Sharing) -
 
 
 def test_only_a_head_that_is_there_can_be_kept() -> None:
-    with pytest.raises(ConfigError, match="no head is called 'hinge'; there are bpr, cml"):
+    with pytest.raises(ConfigError, match="unknown head 'hinge'; available: bpr, cml"):
         model("mf").keep("hinge")
 
 

@@ -111,17 +111,6 @@ def test_a_file_may_say_which_preset_it_is_over(tmp_path: Path) -> None:
             choose_settings(file=file)
 
 
-def test_a_single_head_watches_itself_whatever_was_said() -> None:
-    watched = {"training": {"watch": "cml"}}
-    for found in (
-        choose_settings("reference", changes=watched, single="bpr"),
-        choose_settings("reference", words=["training.watch=cml"], single="bpr"),
-    ):
-        assert isinstance(found, ReferenceSettings)
-        assert found == ReferenceSettings().single("bpr")
-        assert (found.objectives, found.training.watch, found.several) == (("bpr",), "bpr", False)
-
-
 @pytest.mark.parametrize("word", [
     "consensus.alpha=3", "consensus.weight=-1", "consensus.weight=loud", "consensus=3", "model.dimensions=30",
     "balance.norm=both", 'objectives=["bpr", "bpr"]', "training.watch=hinge", f"consensus.non_voting={list(FIVE)}",

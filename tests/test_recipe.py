@@ -183,7 +183,7 @@ def test_the_consensus_is_validated_by_weights_that_its_user_did_not_help_to_fit
     for fold in range(FOLDS):
         mine = torch.arange(len(users)) % FOLDS == fold
         lists[mine] = reranker.rerank(Weights(weights.centre, weights.folds[fold], weights.folds))[0][mine]
-    assert recipe.figures[CONSENSUS] == recipe.validation.of_its_users(lists)
+    assert recipe.metrics[CONSENSUS] == recipe.validation.of_its_users(lists)
     assert torch.equal(recipe._cross_fitted(), lists)
 
 
@@ -356,7 +356,7 @@ def test_a_softmax_goes_on_if_it_is_not_far_behind_als_on_the_users_of_the_searc
     recipe.searched = Validation(data(), recipe.run.metric, recipe.device, validated=data().validated[:9])
     figure = search.measured(Factors(*vectors), data().train, recipe.searched)
     assert 0 < figure < 1
-    recipe.vectors["als-a"], recipe.figures["als-a"] = vectors, float(goes_on)  # of other users
+    recipe.vectors["als-a"], recipe.metrics["als-a"] = vectors, float(goes_on)  # of other users
     monkeypatch.setattr(search, "search_temperature", lambda *_: [(share * BEHIND * figure, 0.1, vectors)])
     monkeypatch.setattr(stages, "fit_softmax", lambda *_, **__: vectors)
     recipe._softmax("softmax-a")

@@ -94,7 +94,7 @@ def test_walks_are_those_of_the_formula(alpha: float, beta: float) -> None:
 def test_a_beam_is_climbed_with_as_long_as_any_of_it_moves() -> None:
     values = [0.0, 0.1, 0.9, 0.5, 0.6, 0.7, 1.0]  # from 2, the best all along, the second of the beam climbs to 6
     points = climb((7,), (2,), lambda place: Point(place, values[place[0]]), 9, beam=2)
-    assert [each.place for each in points[:2]] == [(6,), (2,)]
+    assert [point.at for point in points[:2]] == [(6,), (2,)]
 
 
 @pytest.mark.parametrize(("slope", "top"), [(-1, 0), (1, 4)])

@@ -24,7 +24,6 @@ from concf.strong import features, reranker
 from concf.strong.reranker import (
     FOLDS,
     Reranker,
-    popularity_and_activity,
 )
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -255,14 +254,6 @@ def test_a_list_may_be_longer_or_shorter_than_the_votes(in_double) -> None:
         assert [sorted(row) for row in listed(lists)] == [sorted(row) for row in listed(fast.lists)]
 
 
-def test_popularity_and_activity_have_mean_0_and_deviation_1() -> None:
-    for each in popularity_and_activity(case().train):
-        assert float(each.mean()) == pytest.approx(0, abs=1e-12)
-        assert float(each.std(correction=0)) == pytest.approx(1)
-    for each in popularity_and_activity(csr_array(np.eye(5))):
-        assert not each.any()
-
-
 def test_nobody_is_listed_for_where_the_only_user_is_not_asked_about() -> None:
     """As in a process whose one user is not validated."""
     lists, scores = voters.first_items(Table(case().table), case().train[:1], torch.empty(0, dtype=torch.int64), TOP_K)
@@ -303,15 +294,6 @@ def test_scores_are_cut_where_the_features_of_vectors_are() -> None:
     assert found.lists[NEW, 0] == 3
     assert found.listed[NEW, 0, 1] == features.RELATIVE_SCORE[1]
     assert found.listed[..., 0].abs().max() <= features.Z_SCORE[1]
-
-
-def test_a_voter_with_vectors_has_the_literal_lists() -> None:
-    users = (8, 2, LAST_ITEM, 0, DONE, 30, NEW)
-    for head in case().heads:
-        found = by_factors("head", head, case().train, torch.tensor(users), TOP_K)
-        scores = head.scores(torch.arange(USERS)).tolist()
-        assert listed(found.lists) == [ranking(scores[u], used()[u].tolist(), TOP_K) for u in users]
-        assert (found.factors, found.listed) == (head, None)
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), st.floats(0.01, 2), st.floats(0.1, 100))

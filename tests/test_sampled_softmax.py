@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import small_ablations
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.models import choose_settings, train
+from concf.models import train
 from concf.reference.batches import ITEMS, USERS, SampledSoftmax, distinct, proposal
 from concf.reference.heads import Columns, ItemTableHead
 from concf.runs.run import Run
@@ -41,7 +42,7 @@ def columns(sample: SampledSoftmax, held: list[int], drawn: list[int] | Tensor, 
 def softmax() -> tuple[ItemTableHead, Tensor]:
     """A table of five, and three rows."""
     torch.manual_seed(0)
-    return ItemTableHead(4, 5).to(double), 2 * torch.randn(3, 4, dtype=double)
+    return ItemTableHead(4, 3, 5).to(double), 2 * torch.randn(3, 4, dtype=double)
 
 
 @pytest.mark.parametrize(("power", "held", "side"), [(0.0, [1], ITEMS), (0.5, [3, 1, 3], ITEMS), (1.0, [2, 4], USERS)])
@@ -96,7 +97,7 @@ def test_weights_count_a_place_once_however_often_it_comes() -> None:
 
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_everything_is_finite_in_float32_at_scores_of_ten_thousand(size: float) -> None:
-    head = ItemTableHead(1, 5)
+    head = ItemTableHead(1, 3, 5)
     with torch.no_grad():
         head.table.weight.copy_(size * torch.tensor([[1.0], [-1.0], [1.0], [0.0], [1.0]]))
     sample = SampledSoftmax(USED, 3, 1.0, torch.device("cpu"), torch.float32)
@@ -125,16 +126,12 @@ def log() -> pl.DataFrame:
     return Simulation(users=8, items=12, events=70, tastes=3).draw(1)
 
 
-def small(objectives: str = "multinomial,multinomial-users,bpr", **losses: Any) -> RunSettings:
+def small(**losses: Any) -> RunSettings:
     """`reference` on a tiny log; the first epoch with consensus loss in epoch 2."""
-    changes = {
-        "objectives": objectives,
-        "losses": losses,
-        "model": {"dimensions": 16, "initial_std": 0.3, "dropout": 0.2},
-        "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
-        "training": {"epochs": 4, "batch": 16, "metric": "recall@3", "patience": None},
-    }
-    return choose_settings("reference", changes)
+    return small_ablations.small(
+        objectives=("multinomial", "multinomial-users", "bpr"), losses=losses, model={"dropout": 0.2},
+        training={"epochs": 4, "batch": 16, "patience": None},
+    )  # fmt: skip
 
 
 def told(run: Run) -> list[dict[str, Any]]:

@@ -128,7 +128,7 @@ def test_a_run_with_snapshots_is_resumed(tmp_path: Path) -> None:
 
 def test_times_are_numbered_or_there_is_one() -> None:
     walks = voters()["walks"]
-    with pytest.raises(ConfigError, match="once without a time and once as walks@2"):
+    with pytest.raises(ConfigError, match="one snapshot has no number, another is walks@2"):
         combine(data(), {"walks": walks, "walks@2": walks}, settings=SMALL)
     with pytest.raises(ConfigError, match="voter '': choose a name"):
         combine(data(), {"@1": walks}, settings=SMALL)

@@ -211,18 +211,6 @@ def test_heads_are_validated_between_rankings_as_at_them() -> None:
         assert found == pytest.approx(best)
 
 
-def test_a_run_keeps_every_head_and_consensus_at_its_best() -> None:
-    data = tiny()
-    run = train(data, small())
-    assert run.rows() == [*FIVE, "R-consensus", "consensus"]
-    for name in run.rows():
-        figures = [record["validation"][name] for record in run.history]
-        assert run.best[name].epoch == max(e for e, figure in enumerate(figures) if figure == max(figures))
-        found = evaluate(run.recommender(name), data, on="valid", at=3, metrics="recall").means()["recall@3"]
-        assert found == pytest.approx(max(figures))
-    assert max(run.best[name].validation for name in FIVE) == run.best[run.best_head()].validation
-
-
 def test_negatives_are_unobserved_and_every_pair_comes_once() -> None:
     data = tiny()
     sampler, dense = Sampler(data.train), data.train.toarray()
@@ -253,9 +241,7 @@ def literal_epoch(part: csr_array, seed: int, epoch: int) -> list[list[int]]:
     return [column[order].tolist() for column in (user, item, negative)]
 
 
-@pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_pieces_and_short_numbers_change_no_draw(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.reference.batches.PIECE", piece)
+def test_short_numbers_change_no_draw() -> None:
     dense = np.random.default_rng(0).random((9, 12)) < 0.6
     dense[4] = True  # whoever has used everything ends the draws by their number
     for part in (tiny().train, csr_array(dense.astype(np.float32))):
@@ -289,10 +275,10 @@ def test_a_loss_of_nothing_is_no_measure_of_progress() -> None:
     """A hinge may be 0 on a short batch; L^0 keeps what it was, or the ratio would be infinite."""
     trainer = Trainer(tiny(), small(), SEED)
     heads = len(trainer.names)
-    trainer.initial.fill_(7.0)
+    initial = trainer.balance.initial.fill_(7.0)
     own = torch.arange(heads, dtype=trainer.weights.dtype)  # the first head has no loss
-    trainer._balance(own, torch.zeros(heads), torch.ones(heads), torch.ones(heads))
-    assert trainer.initial.tolist() == [7.0, *range(1, heads)]
+    trainer.balance.step(own, torch.zeros(heads), torch.ones(heads), torch.ones(heads))
+    assert initial.tolist() == [7.0, *range(1, heads)]
     assert trainer.weights.isfinite().all()
 
 

@@ -75,7 +75,7 @@ BUGS = [
     ),
     Bug(
         "consensus/features.py", "HeadFeatures.__call__",
-        "_powers(cosine.mul_(there[:, None]))", "_powers(cosine)",
+        "_powers(cosine.mul_(valid[:, None]))", "_powers(cosine)",
         "the padding of short histories counts as similar items", "features",
     ),
     Bug(
@@ -190,7 +190,7 @@ BUGS = [
     ),
     Bug(
         "model/objectives.py", "_multinomial",
-        "losses.row_share(weight, degree, chosen.likelihood)", "weight",
+        "weight / weight.sum().clamp(min=1)", "weight / 1",
         "the setting loss.likelihood is ignored", "losses",
     ),
     Bug(
@@ -261,7 +261,7 @@ BUGS = [
     ),
     Bug(
         "training/head_losses.py", "HeadLosses._partitions",
-        "bias if columns is None else bias + columns[1]", "bias",
+        "log_partition(encoding, vectors, bias + correction)", "log_partition(encoding, vectors, bias)",
         "a sampled softmax does not weigh its sample", "train",
     ),
     Bug(
@@ -271,7 +271,7 @@ BUGS = [
     ),
     Bug(
         "training/recipe/combine.py", "Combine._rerank",
-        '"validation": figures | record["validation"]', '"validation": record["validation"]',
+        '"validation": metrics | record["validation"]', '"validation": record["validation"]',
         "given vectors have no validation figure", "combine",
     ),
     Bug(

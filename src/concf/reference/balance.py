@@ -1,26 +1,80 @@
 """Balancing the heads by their gradients on what they share (Eq. 15, 16), without a second-order pass.
 
 For a loss lambda_x L_x the gradient scale is G_x = lambda_x n_x, with n_x the norm of the unweighted gradient, so
-dG_x / dlambda_x = n_x. Where another term alpha w_x L_CL of the same head does not carry lambda_x, the gradient is
-g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> / |g|.
+dG_x / dlambda_x = n_x = G_x / lambda_x. Where the consensus loss of the head has a weight w_x other than lambda_x, the
+gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> / |g|.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-ITEM_SHARE = 0.5  # of the items' norm in a gradient scale
+from concf.reference.optimisers import make_adam, restore
+from concf.reference.settings import ReferenceSettings
+
+ITEM_SHARE = 0.5  # weight of the items' norm in a gradient scale
 TINY = 1e-30  # a head without gradient has scale 0 and slope 0
+
+
+class Balance:
+    """The balancing weights and their optimiser (Algorithm 1, lines 2 and 11).
+
+    weights: [heads] lambda_x; initial: [heads] L^0_x (Eq. 15)
+    sets_initial: whether the present batch sets L^0; a tensor, so that a captured step reads it anew
+    """
+
+    def __init__(self, settings: ReferenceSettings, n_heads: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.settings = settings
+        self.weights = torch.ones(n_heads, device=device, dtype=dtype)
+        self.initial = torch.ones_like(self.weights)
+        self.sets_initial = torch.ones((), dtype=torch.bool, device=device)
+        rate = settings.balance.learning_rate
+        self.optimiser: torch.optim.Optimizer = (
+            make_adam([self.weights], device, rate)
+            if settings.balance.optimiser == "adam"
+            else torch.optim.SGD([self.weights], lr=rate)
+        )
+
+    def begin_batch(self, epoch: int, number: int) -> None:
+        """Decide whether the batch sets L^0: each of the first `settle` epochs, or the very first batch alone."""
+        self.sets_initial.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
+
+    def step(self, own: Tensor, learned: Tensor, scale: Tensor, projection: Tensor) -> None:
+        """Take one step on lambda_x along the gradient of L_b (Eq. 16).
+
+        own, learned: [heads] L_CF-x and L_CL-x; scale: [heads] G_x; projection: [heads] <lambda_x g_CF, g> / |g|
+        """
+        balance, consensus = self.settings.balance, self.settings.consensus
+        loss = self.weights * own if balance.ratio_of == "own" else own + consensus.weight * learned
+        sets = self.sets_initial & (loss > 0)  # Eq. 15 divides by L^0
+        self.initial.copy_(torch.where(sets, loss, self.initial))
+        ratio = training_ratio(loss, self.initial, balance.exponent)
+        slope = (scale if consensus.weight_range is None else projection) / self.weights  # dG_x / dlambda_x
+        self.weights.grad = weight_gradient(scale, slope, ratio)
+        self.optimiser.step()
+        total = balance.total if balance.total is not None else float(len(self.weights))
+        self.weights.copy_(normalise(self.weights, total, balance.floor))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next step depends on."""
+        state = {"weights": self.weights, "initial": self.initial}
+        return state | {"weight_optimiser": self.optimiser.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.weights.copy_(state["weights"])
+        self.initial.copy_(state["initial"])
+        restore(self.optimiser, state["weight_optimiser"])
 
 
 def gradient_scale(
     squares: Sequence[Tensor], products: Sequence[Tensor], norm: Literal["sides", "joint"]
 ) -> tuple[Tensor, Tensor]:
-    """([heads], [heads]) G_x, and lambda_x dG_x / dlambda_x if only g_CF carries lambda_x.
+    """([heads], [heads]) gradient scale G_x, and the projection <lambda_x g_CF, g> / |g| of its CF part.
 
     squares, products: |g|^2 and <lambda_x g_CF, g>, each on (users [heads], items [heads])
     norm: "joint" of both sides as one vector; "sides" |users| + |items| / 2
@@ -29,8 +83,8 @@ def gradient_scale(
         scale = (squares[0] + squares[1]).sqrt()
         return scale, (products[0] + products[1]) / scale.clamp(min=TINY)
     norms = [square.sqrt() for square in squares]
-    slopes = [product / each.clamp(min=TINY) for product, each in zip(products, norms, strict=True)]
-    return norms[0] + ITEM_SHARE * norms[1], slopes[0] + ITEM_SHARE * slopes[1]
+    projections = [product / side.clamp(min=TINY) for product, side in zip(products, norms, strict=True)]
+    return norms[0] + ITEM_SHARE * norms[1], projections[0] + ITEM_SHARE * projections[1]
 
 
 def training_ratio(loss: Tensor, initial: Tensor, exponent: float = 1.0) -> Tensor:
@@ -48,6 +102,6 @@ def weight_gradient(scale: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:
 
 
 def normalise(weights: Tensor, total: float, floor: float) -> Tensor:
-    """[heads] the weights, none below the floor before they are scaled to the total."""
-    kept = weights.clamp(min=floor)
-    return kept * (total / kept.sum())
+    """[heads] weights, clamped to the floor and then scaled to the total."""
+    clamped = weights.clamp(min=floor)
+    return clamped * (total / clamped.sum())

@@ -1,4 +1,4 @@
-"""A step as one CUDA graph: hundreds of small operations are launched as one, and those that can go side by side.
+"""Capture a training step as one CUDA graph, with independent operations in parallel streams.
 
 On a CPU the step is simply called.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from concf.reference.batches import Batch
 
-WARM_UP = 3  # steps of a kind before it is captured; they are real steps
-STREAMS = 8  # of one set of streams at most; PyTorch has 32, and hands them out again in turn
+WARM_UP = 3  # eager steps before a capture; they train the model too
+STREAMS = 8  # most streams of a set; PyTorch has a pool of 32, which it hands out in turn
 
 
 @dataclass
@@ -27,12 +27,12 @@ class _Graph:
 
 
 class CudaGraph:
-    """`step(batch, teaching)`; on a GPU one captured graph for each length of batch and each kind of step.
+    """`step(batch, distils)`; on a GPU one captured graph for each batch size, with and without consensus loss.
 
-    noise: the generator that the step draws from; a replay goes on drawing from it.
-    on: whether steps are captured at all
-    stream: where steps run, captured or not. It is none of the step's own streams, as one of PyTorch's choice might be:
-    what a stream gives back would then be free at once to be written to, while another stream still reads it
+    noise: generator of the step's random numbers; replays continue its sequence
+    on: whether steps are captured
+    stream: stream of all steps, captured or not. It must be none of the step's own streams: memory freed on a stream
+    can be reused on it at once, while another stream may still read it
     """
 
     def __init__(self, step: Callable[[Batch, bool], Tensor], noise: torch.Generator, on: bool = True) -> None:
@@ -41,47 +41,47 @@ class CudaGraph:
         self.calls: dict[tuple[int, bool], int] = {}
         self.graphs: dict[tuple[int, bool], _Graph] = {}
 
-    def __call__(self, batch: Batch, teaching: bool) -> Tensor:
-        """[3, heads] what the step gives; overwritten by the next call."""
+    def __call__(self, batch: Batch, distils: bool) -> Tensor:
+        """[3, heads] result of the step; overwritten by the next call."""
         if not batch.user.is_cuda or not self.on:
-            return self.step(batch, teaching)
-        kind = (len(batch), teaching)
+            return self.step(batch, distils)
+        kind = (len(batch), distils)
         if self.calls.get(kind, 0) < WARM_UP:
             self.calls[kind] = self.calls.get(kind, 0) + 1
-            return self._aside(batch, teaching)
+            return self._aside(batch, distils)
         if kind not in self.graphs:
-            self.graphs[kind] = self._capture(batch, teaching)
+            self.graphs[kind] = self._capture(batch, distils)
         captured = self.graphs[kind]
         captured.batch.copy_(batch)
         captured.graph.replay()
         return captured.result
 
     def forget(self) -> None:
-        """Give back the memory of the captured graphs, which hold the step and are held by it."""
+        """Free the captured graphs, which are in a reference cycle with the step."""
         self.graphs.clear()
 
-    def _aside(self, batch: Batch, teaching: bool) -> Tensor:
-        """On a stream of its own, as a capture will be."""
+    def _aside(self, batch: Batch, distils: bool) -> Tensor:
+        """Run a step eagerly on the stream of the captures."""
         assert self.stream is not None
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            result = self.step(batch, teaching)
+            result = self.step(batch, distils)
         torch.cuda.current_stream().wait_stream(self.stream)
         return result
 
-    def _capture(self, batch: Batch, teaching: bool) -> _Graph:
-        mine = batch.clone()
+    def _capture(self, batch: Batch, distils: bool) -> _Graph:
+        static = batch.clone()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.noise)
-        shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # they never run at once
+        shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # graphs never run concurrently
         with _nothing_collected(), torch.cuda.graph(graph, pool=shared, stream=self.stream):
-            result = self.step(mine, teaching)
-        return _Graph(graph, mine, result)
+            result = self.step(static, distils)
+        return _Graph(graph, static, result)
 
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Graphs of earlier trainings may wait in cycles for the collector, and to free one ends a capture under way."""
+    """Disable garbage collection: freeing a graph of an earlier training would abort the capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -96,11 +96,11 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Streams:
-    """Work that does not depend on each other, side by side on a GPU: small operations leave most of it idle.
+    """Parallel CUDA streams for independent operations, since small ones leave most of a GPU idle.
 
-    A gradient is computed in the stream of its loss. So streams are joined again after the gradients, and until then
-    what they read from outside is kept: its memory must not be given to others while a stream may still read it.
-    On a CPU one thing is done after the other.
+    Autograd runs a backward pass in the stream of the forward pass. So streams are joined again after the gradients,
+    and tensors that they read are kept until then: their memory must not be reused while a stream may still read it.
+    On a CPU everything runs in order.
     """
 
     def __init__(self, device: torch.device, n: int) -> None:
@@ -110,7 +110,7 @@ class Streams:
 
     @contextmanager
     def stream(self, number: int, *reads: Tensor) -> Iterator[None]:
-        """What is begun in the block waits for what was begun before it outside. reads: what it reads from there."""
+        """Run the block on stream `number`, after the work before it. reads: tensors from outside"""
         if not self.streams:
             yield
             return
@@ -123,12 +123,12 @@ class Streams:
             yield
 
     def join(self) -> None:
-        """What is begun from now on waits for all streams that were used."""
+        """Let the current stream wait for all streams in use."""
         for number in sorted(self.used):
             torch.cuda.current_stream().wait_stream(self.streams[number])
 
     def end(self) -> None:
-        """Join for the last time in this step, after the gradients."""
+        """Join for the last time in this step, after the gradients, and free the kept tensors."""
         self.join()
         self.used.clear()
         self.kept.clear()

@@ -1,7 +1,7 @@
-"""Target models: from embeddings to the encodings that the heads score with.
+"""Encoders (the paper's target models): map embeddings to the encodings that the heads score with.
 
-Every parameter of an encoder has a leading dimension of groups: 1 where the heads share it, else one for each head, so
-that the heads go through side by side as one batched product, and one branch is a slice.
+Every parameter of an encoder has a leading dimension of groups: 1 where the heads share it, else one for each head. So
+all heads are encoded by one batched matrix product, and one branch is a slice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sharing = Literal["full", "layer", "embedding", "none"]
 
 
 class GroupedLinear(nn.Module):
-    """The parameters of groups linear maps, each begun as PyTorch begins its own: uniform within 1 / sqrt(inputs)."""
+    """Parameters of several linear maps, initialised as `nn.Linear`: uniform within 1 / sqrt(inputs)."""
 
     def __init__(self, groups: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class GroupedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, 1, outputs).uniform_(-bound, bound))
 
     def of(self, heads: slice) -> tuple[Tensor, Tensor]:
-        """Weight and bias of those heads, or what they share."""
+        """Weight and bias of a slice of heads, or the shared ones."""
         if len(self.weight) == 1 or heads == EVERY_HEAD:
             return self.weight, self.bias
         return self.weight[heads], self.bias[heads]
 
 
 class Encoder(nn.Module):
-    """Plain matrix factorisation: an encoding is the embedding itself. The base of the others.
+    """Plain matrix factorisation: an encoding is the embedding itself. Base class of the other encoders.
 
-    size:    of an encoding
-    divides: whether a run of heads can go through alone, by `forward_of(heads, rows, noise)`
+    size:    dimensions of an encoding
+    divides: whether a slice of heads can be encoded alone, by `forward_of(heads, rows, noise)`
     """
 
     divides = False
@@ -50,7 +50,7 @@ class Encoder(nn.Module):
     def __init__(self, dimensions: int) -> None:
         super().__init__()
         self.size = dimensions
-        self.divides = self.divides or type(self) is Encoder  # what others make of it is not known
+        self.divides = self.divides or type(self) is Encoder  # subclasses must declare it
 
     @property
     def plain(self) -> bool:
@@ -58,30 +58,30 @@ class Encoder(nn.Module):
         return type(self).forward is Encoder.forward
 
     def propagate(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
-        """([g, users, d], [g, items, d]) the embedding tables after what neighbours tell each other: here nothing."""
+        """Propagate the embeddings [g, users, d], [g, items, d] over the graph: here they stay."""
         return user, item
 
     def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
-        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings. noise: of dropout; None: no dropout."""
+        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings. noise: for dropout; None: no dropout."""
         return rows
 
     def forward_of(self, heads: slice, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
-        """The same for a run of heads and their rows, where the encoder divides; else `heads` is all of them."""
+        """Encode for a slice of heads, where the encoder divides; else `heads` is all of them."""
         encoded: Tensor = self(rows, noise)
         return encoded
 
-    def branch(self, place: int) -> Self:
-        """The encoder of one head alone: its slice of whatever is not shared."""
+    def branch(self, x: int) -> Self:
+        """Copy the encoder for head x alone: the shared parameters, and its slice of the others."""
         alone = copy.deepcopy(self)
         for module in alone.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if len(parameter) > 1:
-                    setattr(module, name, nn.Parameter(parameter.detach()[place : place + 1].clone()))
+                    setattr(module, name, nn.Parameter(parameter.detach()[x : x + 1].clone()))
         return alone
 
 
 class MLP(Encoder):
-    """The paper's: d -> d/2 -> d/4, linear, dropout, relu, linear; the same for users and items."""
+    """The paper's MLP, d -> d/2 -> d/4: linear, dropout, relu, linear; the same for users and items."""
 
     divides = True
 
@@ -96,12 +96,12 @@ class MLP(Encoder):
         return self.forward_of(EVERY_HEAD, rows, noise)
 
     def forward_of(self, heads: slice, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
-        """[heads, n, d] -> [heads, n, d/4] of those heads."""
+        """[heads, n, d] -> [heads, n, d/4] of a slice of heads."""
         return two_layers(rows, self.first.of(heads), self.second.of(heads), self.dropout, noise)
 
 
 class LightGCN(Encoder):
-    """The mean of the embeddings after 0 .. layers steps over the training graph, normalised on both sides.
+    """LightGCN: mean of the embeddings after 0 .. layers steps over the symmetrically normalised training graph.
 
     E^(l+1) = D^-1/2 A D^-1/2 E^(l),  E = mean_l E^(l)
     """

@@ -8,9 +8,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.listwise import listwise
-from concf.reference.batches import ITEMS, USERS, Among, Batch, SampledSoftmax, distinct, unique
+from concf.reference.batches import ITEMS, USERS, Among, Batch, SampledSoftmax, distinct
 from concf.reference.cuda_graphs import Streams
-from concf.reference.encoders import MLP, Encoder
 from concf.reference.heads import Columns, TableHead
 from concf.reference.kernels import Sparse, listed_scores, take_and_part, take_from, take_rows
 from concf.reference.model import Model
@@ -18,83 +17,65 @@ from concf.reference.objectives import Objective
 
 
 class HeadLosses:
-    """The losses of all branches on embedding tables with a copy for each head.
+    """Losses of all heads, on one copy of the embedding tables for each head.
 
+    A head's loss depends on its own copy alone, so the gradient of the copy is the gradient of that head.
     sampled: the sampled softmax; None: softmaxes run over all items, and all users
-    A head's loss depends on its own copy alone, so that the gradient on the copy is the gradient of that head.
     """
 
     def __init__(
         self, model: Model, objectives: dict[str, Objective], train: csr_array, sampled: SampledSoftmax | None = None
     ) -> None:
         self.model, self.objectives, self.sampled = model, objectives, sampled
-        by_user, by_item = (train.sum(axis=axis, dtype=np.float64) for axis in (1, 0))  # weights
+        by_user, by_item = (train.sum(axis=axis, dtype=np.float64) for axis in (1, 0))  # sums of weights
         device, kind = model.user.device, model.user.dtype
         self.streams, self.consensus_streams = (Streams(device, len(objectives)) for _ in range(2))
         if {"items", "users"} & {objective.needs for objective in objectives.values()}:
             self.items_of = Sparse(train, kind).to(device)  # [users, items]
             self.users_of = self.items_of.T
-        self.user_degree, self.item_degree = (torch.from_numpy(each).to(device, kind) for each in (by_user, by_item))
-
-    def touched(self, batch: Batch) -> list[Tensor | None]:
-        """The users and the items whose copies have a gradient by `own`; None: any of them may."""
-        if self.propagates():
-            return [None, None]
-        users, needs = unique(batch.user, self.model.n_users), {each.needs for each in self.objectives.values()}
-        if "everything" in needs:
-            return [users, None]
-        return [users, unique(batch.items if self._draws() else batch.positive, self.model.n_items)]
-
-    def touched_by_consensus(self, batch: Batch, consensus_target: Tensor) -> list[Tensor | None]:
-        """The same by `consensus`."""
-        if self.propagates():
-            return [None, None]
-        listed = consensus_target[batch.user].flatten()
-        items = unique(listed[listed >= 0], self.model.n_items)
-        return [unique(batch.user, self.model.n_users), items]
-
-    def propagates(self) -> bool:
-        """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
-        return type(self.model.encoder) not in (Encoder, MLP)
+        self.user_degree, self.item_degree = (torch.from_numpy(sums).to(device, kind) for sums in (by_user, by_item))
 
     def _both_sides(
         self, user: Tensor, item: Tensor, users: Tensor, items: Tensor, noise: torch.Generator | None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """([heads, B, size], [heads, n, size]) encodings, and each head's table of items: one gradient for all of it.
+        """([heads, B, size], [heads, n, size]) encodings of users [B] and items [n], and each head's item table.
 
-        An encoder that does something has all rows in one go.
+        Users and items go through the encoder as one batch.
         """
         if self.model.encoder.plain:
             return take_rows(user, users), *take_and_part(item, items)
         rows = take_from([user, item], [users, items])
-        h_user, h_item = _split(self.model.encode(rows, noise), len(users), 1)
+        h_user, h_item = torch.split(self.model.encode(rows, noise), [len(users), len(items)], 1)
         return h_user, h_item, item.unbind()
 
-    def _draws(self) -> bool:
-        """Whether any head looks at the unobserved items that were drawn."""
-        return any(each.needs in ("pairs", "users") for each in self.objectives.values())
+    def items_of_batch(self, batch: Batch) -> Tensor:
+        """Items that are encoded for L_CF: the positives and, where a loss uses them, the negatives."""
+        return batch.items if self._uses_negatives() else batch.positive
+
+    def _uses_negatives(self) -> bool:
+        return any(objective.needs in ("pairs", "users") for objective in self.objectives.values())
 
     def end(self) -> None:
-        """Wait for all that was begun here, the gradients included."""
+        """Wait for all streams, after the gradients were computed."""
         self.streams.end()
         self.consensus_streams.end()
 
     def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
-        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout."""
+        """[heads] L_CF of each head (Eq. 1-5). user: [heads, users, d]; item: [heads, items, d]; noise: for dropout."""
         if not len(batch):
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.propagate(user, item)
-        both = batch.items if self._draws() else batch.positive
+        both = self.items_of_batch(batch)
         h_users, h_items, tables = self._both_sides(user, item, batch.user, both, noise)
         h_user, h_item = h_users.unbind(), h_items.unbind()
-        costs = []
+        losses = []
         for x, name in enumerate(self.objectives):
             h_all = self._all_items(x, tables, noise) if self.objectives[name].needs == "everything" else None
-            reads = [each for each in (h_user[x], h_item[x], both, h_all) if each is not None]
+            reads = [tensor for tensor in (h_user[x], h_item[x], both, h_all) if tensor is not None]
             with self.streams.stream(x, *reads):
-                costs.append(self._own(name, h_user[x], h_item[x], h_all, batch, both))
+                losses.append(self._own(name, h_user[x], h_item[x], h_all, batch, both))
         self.streams.join()
-        return torch.stack(costs)
+        return torch.stack(losses)
 
     def _own(
         self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, batch: Batch, both: Tensor
@@ -103,10 +84,12 @@ class HeadLosses:
         objective = self.objectives[name]
         if objective.needs == "items":
             columns = self._columns(ITEMS, batch)
-            return self._rows(name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree, columns)
+            return self._multinomial(
+                name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree, columns
+            )
         if objective.needs == "users":
             columns = self._columns(USERS, batch)
-            return self._rows(name, h_item, both, batch.among_items(), self.users_of, self.item_degree, columns)
+            return self._multinomial(name, h_item, both, batch.among_items(), self.users_of, self.item_degree, columns)
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
         assert h_all is not None
@@ -115,18 +98,18 @@ class HeadLosses:
         return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
 
     def _all_items(self, x: int, tables: tuple[Tensor, ...], noise: torch.Generator | None) -> Tensor:
-        """[items, size] encodings of all items by head x. tables: of each head [items, d]
+        """[items, size] encodings of all items by head x. tables: [items, d] of each head
 
-        Computed before the head's stream begins, since all heads may share the encoder's parameters.
+        Not in the head's stream, since all heads may share the encoder's parameters.
         """
         if self.model.encoder.divides:
             return self.model.encode(tables[x][None], noise, slice(x, x + 1))[0]
         return self.model.encode(torch.stack(tables), noise)[x]
 
     def _columns(self, side: int, batch: Batch) -> Columns | None:
-        """What stands for all items, or all users, in a softmax of this batch; None: they do themselves.
+        """Sampled columns of a softmax over items or users for this batch; None: the softmax is exact.
 
-        The same in every process: what the batch holds, not only a part of it, is counted in full.
+        The same in every process: those of the whole batch are in the sample for sure.
         """
         if self.sampled is None or batch.drawn is None or self.sampled.in_full(side):
             return None
@@ -136,7 +119,7 @@ class HeadLosses:
         return self.sampled.columns(side, ids[rows], weight, batch.drawn[side])
 
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
-        """[B] scores, one for each item of a user: `item` [k B] holds the first of every user, then the second, ..."""
+        """k scores [B] of the pairs (user, item); item: [k B] the first item of every user, then the second, ..."""
         (vectors, offset), (items, bias) = (
             self.model.head(name).user(h_user, user),
             self.model.head(name).item(h_item, item),
@@ -148,20 +131,19 @@ class HeadLosses:
     def _whole_vectors(
         self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor, item: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """([B, size + 2], [n, size + 2]) vectors that hold offset and bias too, if any: their product is the score."""
+        """([B, size + 2], [n, size + 2]) vectors with offset and bias appended, so that inner products are scores."""
         vectors, offset = self.model.head(name).user(h_user, user)
         item_vectors, bias = self.model.head(name).item(h_item, item)
-        ones, more_ones = torch.ones_like(offset), torch.ones_like(bias)
-        whole_user = torch.cat([vectors, offset[:, None], ones[:, None]], 1)
-        return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
+        user_vectors = torch.cat([vectors, offset[:, None], torch.ones_like(offset)[:, None]], 1)
+        return user_vectors, torch.cat([item_vectors, torch.ones_like(bias)[:, None], bias[:, None]], 1)
 
-    def _rows(
+    def _multinomial(
         self, name: str, encoding: Tensor, ids: Tensor, among: Among | None, used: Sparse, degree: Tensor,
         columns: Columns | None,
     ) -> Tensor:  # fmt: skip
-        """The multinomial loss of the distinct rows among `ids`.
+        """Multinomial loss (Eq. 5) of the distinct users, or items, among `ids`. used: their pairs in the log.
 
-        sum_{i in I_u} <h_u, V_i> + b_i = <h_u, sum V_i> + sum b_i: a sparse sum, no dense matrix of what was used.
+        sum_{i in I_u} <h_u, V_i> + b_i = <h_u, sum V_i> + sum b_i: a sparse product, no dense matrix of scores.
         """
         head = self.model.head(name)
         assert isinstance(head, TableHead)
@@ -169,7 +151,7 @@ class HeadLosses:
         encoding, ids = encoding[rows], ids[rows]
         summed = used @ torch.cat([head.table.weight, head.table.bias[:, None]], 1)
         summed = take_rows(summed[None], ids)[0]
-        vectors, biases = _split(summed, encoding.shape[1], 1)
+        vectors, biases = torch.split(summed, [encoding.shape[1], 1], 1)
         observed = (encoding * vectors).sum(1) + biases[:, 0]
         partition = head.partition(encoding, columns)
         loss: Tensor = self.objectives[name].loss(partition, observed, degree[ids], weight)
@@ -179,12 +161,11 @@ class HeadLosses:
         self, user: Tensor, item: Tensor, batch: Batch, consensus_target: Tensor, length: int, names: list[str],
         noise: torch.Generator | None = None, clip: dict[str, float] | None = None,
     ) -> Tensor:  # fmt: skip
-        """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
+        """[heads] L_CL of each head (Eq. 14), 0 for a head that is not among `names`.
 
-        user, item: [h, users, d], [h, items, d] copies for the heads that `student_slices` says;
-        consensus_target: [users, L] the consensus of every user, -1 at an empty place, the first `length` places
-        taught;
-        clip: head -> the greatest score either way
+        user, item: [h, users, d], [h, items, d] copies for the heads of `student_slices`
+        consensus_target: [users, L] ranked items, -1 for padding; the first `length` of them are learned in order
+        clip: head -> largest absolute score
         """
         if not len(batch):
             return user[:, :0].sum().expand(len(self.model.names))
@@ -195,21 +176,21 @@ class HeadLosses:
         vectors, offset, items, bias = sides
         raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
         scores = torch.stack(
-            [self._consensus_score(name, each, clip or {}) for name, each in zip(names, raw, strict=True)]
+            [self._consensus_score(name, scores, clip or {}) for name, scores in zip(names, raw, strict=True)]
         )
         return self._of_all(names, listwise(scores.masked_fill(empty, -torch.inf), length, weight))
 
     def _sides(
         self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
+        """Distinct users [b], their weights, and vectors, offsets, items and biases [h, ...] of the heads `names`."""
         user, item = self.model.encoder.propagate(user, item)
         kind = self.model.user.dtype
         rows, weight = distinct(batch.user, self.model.n_users, kind, batch.among_users())
         users = batch.user[rows]
-        of_users, of_items = self.student_slices(names)
-        h_user = self._encoded(take_rows(user, users), noise, of_users)
-        h_item = self._encoded(item, noise, of_items)
+        user_heads, item_heads = self.student_slices(names)
+        h_user = self._encoded(take_rows(user, users), noise, user_heads)
+        h_item = self._encoded(item, noise, item_heads)
         sides = []
         for name in names:
             head = self.model.head(name)
@@ -219,41 +200,33 @@ class HeadLosses:
         return users, weight, [torch.stack(parts) for parts in zip(*sides, strict=True)]
 
     def list_weights(self, batch: Batch, users: Tensor, weight: Tensor, names: list[str]) -> Tensor:  # noqa: ARG002
-        """[b], or [heads, b] where they differ: what the list of each of the `users` [b] counts for a student."""
+        """Weights of the users' lists in the consensus loss: [b], or [heads, b] where they differ by head."""
         return weight
 
-    def _of_all(self, names: list[str], costs: Tensor) -> Tensor:
-        of_head = dict(zip(names, costs.unbind(), strict=True))
-        return torch.stack([of_head.get(name, costs.new_zeros(())) for name in self.model.names])
+    def _of_all(self, names: list[str], losses: Tensor) -> Tensor:
+        """[heads] losses [h] of the heads `names`, and 0 for the others."""
+        by_name = dict(zip(names, losses.unbind(), strict=True))
+        return torch.stack([by_name.get(name, losses.new_zeros(())) for name in self.model.names])
 
     def student_slices(self, names: list[str]) -> tuple[slice, slice]:
-        """The shortest runs of heads that hold all of `names` that look at encodings of users, and of items.
+        """Slices of heads that must be encoded for the users, and for the items, of the heads `names`.
 
-        An encoder that cannot be divided needs them all.
+        All heads, where the encoder cannot encode for some of them alone.
         """
         if not self.model.encoder.divides:
             return slice(0, len(self.model.names)), slice(0, len(self.model.names))
-        sides = []
-        for looks in ("encodes_user", "encodes_item"):
-            heads = [x for x, name in enumerate(self.model.names) if name in names and self._looks(name, looks)]
-            sides.append((min(heads, default=0), max(heads, default=0) + 1))
-        return slice(*sides[0]), slice(*sides[1])
-
-    def _looks(self, name: str, side: str) -> bool:
-        return bool(getattr(self.model.head(name), side))
+        heads = [(x, self.model.head(name)) for x, name in enumerate(self.model.names) if name in names]
+        of_users = [x for x, head in heads if head.encodes_user]
+        of_items = [x for x, head in heads if head.encodes_item]
+        user_heads, item_heads = (slice(min(xs, default=0), max(xs, default=0) + 1) for xs in (of_users, of_items))
+        return user_heads, item_heads
 
     def _encoded(self, rows: Tensor, noise: torch.Generator | None, heads: slice) -> dict[str, Tensor]:
-        """The encodings of each head; a head outside the run gets some of the right size, for it does not look."""
+        """Head -> its encodings; a head outside the slice does not use them, and gets those of another."""
         encoded = self.model.encode(rows, noise, heads).unbind()
-        of_head = dict(zip(self.model.names[heads], encoded, strict=True))
-        return {name: of_head.get(name, encoded[0]) for name in self.model.names}
+        by_name = dict(zip(self.model.names[heads], encoded, strict=True))
+        return {name: by_name.get(name, encoded[0]) for name in self.model.names}
 
     def _consensus_score(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
         scores = self.objectives[name].consensus_score(scores)
         return scores.clamp(-clip[name], clip[name]) if name in clip else scores
-
-
-def _split(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
-    """The first `length` of a dimension, and the rest; their gradients are put side by side again in one go."""
-    parts: list[Tensor] = list(torch.split(tensor, [length, tensor.shape[dimension] - length], dimension))
-    return parts

@@ -1,9 +1,8 @@
-"""The operations that a training step spends its time in, each with its gradient in closed form.
+"""Fused operations of a training step, each with its gradient in closed form.
 
-Every one is a formula that plain PyTorch could compute; what is gained is that nothing large of the size rows x
-catalogue, or users x list x vector, is held. On a GPU the inner loops are Triton kernels, elsewhere blocks that stay in
-cache (and a small softmax is kept for its gradient).
-"""
+Plain PyTorch could compute each formula, but would store tensors of rows x items, or users x list x dimensions. On a
+GPU the inner loops are Triton kernels, on a CPU blocks that fit into cache (and a small softmax is kept for its
+gradient)."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-BLOCK = 1 << 19  # logits that are held at a time on a CPU ...
-KEPT = 1 << 24  # ... unless all of them are no more than that
-LEAST = 16  # rows of a block: every block goes through the whole table and its gradient
-FEW = 4  # places of a list up to which its vectors are simply gathered
-NARROW = 64  # columns up to which a softmax has a kernel of its own
-GPU_BLOCK = 1 << 27  # logits that are held at a time on a GPU, of vectors that are wider
+BLOCK = 1 << 19  # logits of a block on a CPU,
+KEPT = 1 << 24  # unless all of them are at most this many: then they are kept
+LEAST = 16  # least rows of a block, since every block reads the whole table and its gradient
+FEW = 4  # longest list whose vectors are simply gathered
+NARROW = 64  # largest dimension of the Triton kernel of the log-partition
+GPU_BLOCK = 1 << 27  # logits of a block on a GPU, for larger dimensions
 
 
 def log_partition(rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
@@ -48,7 +47,7 @@ def two_layers(
 ) -> Tensor:  # fmt: skip
     """[g, n, m] relu(dropout(rows W + b)) V + c. rows: [g, n, d]; first: W [g, d, k], b [g, 1, k]; second: V, c.
 
-    Each g is 1 or the number of groups. noise: what dropout draws from; None: no dropout.
+    Each g is 1 or the number of groups. noise: generator of the dropout; None: no dropout.
     """
     share = 0.0 if noise is None else dropout
     encoded: Tensor = _TwoLayers.apply(rows, *first, *second, share, noise)  # type: ignore[no-untyped-call]
@@ -56,15 +55,15 @@ def two_layers(
 
 
 class Sparse(nn.Module):
-    """A constant sparse matrix with its transpose beside it, so that both ways of a product are row by row."""
+    """Constant sparse matrix, stored with its transpose: forward and backward products both go by rows."""
 
     matrix: Tensor
     transposed: Tensor
 
     def __init__(self, matrix: csr_array, kind: torch.dtype) -> None:
         super().__init__()
-        for name, each in (("matrix", csr_array(matrix)), ("transposed", csr_array(matrix.T))):
-            self.register_buffer(name, _csr(each, kind), persistent=False)
+        for name, rows in (("matrix", csr_array(matrix)), ("transposed", csr_array(matrix.T))):
+            self.register_buffer(name, _csr(rows, kind), persistent=False)
 
     @property
     def T(self) -> Sparse:
@@ -85,7 +84,7 @@ class Sparse(nn.Module):
 
 
 def _csr(matrix: csr_array, kind: torch.dtype) -> Tensor:
-    ends, columns = (  # numpy's arrays without a number have a stride that older versions of PyTorch refuse
+    ends, columns = (  # older versions of PyTorch refuse the strides of empty arrays
         torch.empty(len(part), dtype=torch.int64).copy_(torch.from_numpy(part))
         for part in (matrix.indptr, matrix.indices)
     )
@@ -111,7 +110,7 @@ class _SparseProduct(torch.autograd.Function):
 
 
 class _TwoLayers(torch.autograd.Function):
-    """Where a hidden figure is positive its derivative is the scale of dropout, elsewhere 0: the mask is not kept."""
+    """The derivative of a positive hidden unit is the dropout scale, else 0: the dropout mask is not stored."""
 
     @staticmethod
     def forward(
@@ -156,7 +155,7 @@ class _TwoLayers(torch.autograd.Function):
 
 
 def _side_by_side(rows: Tensor, maps: Tensor) -> Tensor:
-    """[g, n, k] rows [g, n, d] @ maps [g, d, k]; copies of the same rows go through all maps as one product."""
+    """[g, n, k] rows [g, n, d] @ maps [g, d, k], as one product where all groups have the same rows."""
     if len(rows) == 1 or rows.stride(0) != 0:
         return torch.bmm(rows, maps)
     groups, size, width = maps.shape
@@ -165,7 +164,7 @@ def _side_by_side(rows: Tensor, maps: Tensor) -> Tensor:
 
 
 def _kept(rows: Tensor, share: float, noise: torch.Generator) -> Tensor:
-    """0 with probability `share`, else the scale that keeps the mean; 16 random bits a figure are enough."""
+    """Dropout mask: 0 with probability `share`, else 1 / (1 - share); by 16 random bits per value."""
     words = torch.empty((rows.numel() + 3) // 4, dtype=torch.int64, device=rows.device)
     bits = words.random_(-(2**63), None, generator=noise).view(torch.int16)[: rows.numel()]
     kept = bits >= round(share * 2**16) - 2**15
@@ -173,7 +172,7 @@ def _kept(rows: Tensor, share: float, noise: torch.Generator) -> Tensor:
 
 
 class _LogPartition(torch.autograd.Function):
-    """A softmax that is too large to keep is computed again in the backward pass."""
+    """Recomputes a softmax that is too large to keep in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
@@ -200,7 +199,7 @@ class _LogPartition(torch.autograd.Function):
             from concf.reference import triton_kernels
 
             return triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
-        if ctx.kept:  # exp(logits - greatest): the softmax but for a factor of each row
+        if ctx.kept:  # exp(logits - greatest): the softmax up to a factor of each row
             upstream = upstream * torch.exp(masses[1] - partition)
             blocks = iter([(slice(None), masses[0])])
         else:
@@ -220,9 +219,9 @@ def _block(rows: Tensor) -> int:
 def _logits(
     rows: Tensor, table: Tensor, bias: Tensor, cells: int, less: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Blocks of rows and their logits, so many cells, less a figure of each row; the caller may overwrite them.
+    """Yield blocks of rows and their logits, at most `cells`, minus `less` [b]; the caller may overwrite them.
 
-    Bias and figure are further columns of the factors: an addition to the logits would be another pass over them.
+    Bias and `less` are further columns of the factors, which saves another pass over the logits.
     """
     one, subtracted = torch.ones_like(rows[:, :1]), torch.zeros_like(rows[:, 0]) if less is None else -less
     left = torch.cat([rows, one, subtracted[:, None]], 1)
@@ -265,7 +264,7 @@ class _ListedScores(torch.autograd.Function):
 
 
 def _scores_of(user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
-    """[b, L] one group's: a product sampled at the lists' places."""
+    """[b, L] scores of one group: a matrix product sampled at the listed items."""
     if user.device.type != "cpu" or lists.shape[1] <= FEW:
         return torch.einsum("bd,bld->bl", user, item[lists])
     ends = torch.arange(len(lists) + 1, dtype=lists.dtype) * lists.shape[1]
@@ -276,7 +275,7 @@ def _scores_of(user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
 
 
 def _transposed_product(values: Tensor, lists: Tensor, user: Tensor, n_items: int) -> Tensor:
-    """[n, d] sum over b, l of values_bl user_b at the item of lists_bl."""
+    """[n, d] sum of values_bl user_b over all (b, l) that list the item."""
     if user.device.type != "cpu":
         rows = values.reshape(-1, 1) * user.repeat_interleave(lists.shape[1], 0)
         return user.new_zeros(n_items, user.shape[1]).index_add_(0, lists.flatten(), rows)
@@ -287,7 +286,7 @@ def _transposed_product(values: Tensor, lists: Tensor, user: Tensor, n_items: in
 
 
 def has_kernel(tensor: Tensor) -> bool:
-    """Whether the Triton kernels take such a tensor."""
+    """Whether the Triton kernels support a tensor."""
     return tensor.is_cuda and tensor.dtype == torch.float32 and _has_triton()
 
 
@@ -296,97 +295,85 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def take_rows(table: Tensor, places: Tensor) -> Tensor:
-    """[g, n, d], [b] -> [g, b, d]; the gradients of a row that is taken twice add up, without a sort."""
-    return take_from([table], [places])
+def take_rows(table: Tensor, ids: Tensor) -> Tensor:
+    """[g, n, d], [b] -> [g, b, d]; the gradient is a scatter-add without a sort."""
+    return take_from([table], [ids])
 
 
-def take_from(tables: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
-    """[g, b + c + ..., d] rows of the first table [g, n, d] at its places [b], of the second at its places [c], ..."""
-    rows: Tensor = _TakeRows.apply(len(tables), *tables, *places)  # type: ignore[no-untyped-call]
+def take_from(tables: Sequence[Tensor], ids: Sequence[Tensor]) -> Tensor:
+    """[g, b + c + ..., d] rows of the first table [g, n, d] at its ids [b], of the second at its ids [c], ..."""
+    rows: Tensor = _TakeRows.apply(len(tables), *tables, *ids)  # type: ignore[no-untyped-call]
     return rows
 
 
-def take_and_part(tables: Tensor, places: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """`take_rows`, and each of the tables [n, d] by itself; their gradients add up in one tensor of their size."""
-    rows, *parts = _TakeAndPart.apply(tables, places)  # type: ignore[no-untyped-call]
+def take_and_part(tables: Tensor, ids: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """`take_rows`, and each table [n, d] by itself; all gradients are added in one tensor."""
+    rows, *parts = _TakeAndPart.apply(tables, ids)  # type: ignore[no-untyped-call]
     return rows, tuple(parts)
 
 
-def sums_of_groups(mine: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """([n, d], [g], [g]) of whole = mine + more: the sum over groups, |whole|^2 and <mine, whole> of each.
+def sum_of_gradients(own: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """([g, n, d], [g], [g]) total = own + more, and |total|^2 and <own, total> of each group.
 
-    mine: [g, n, d]; more: [h, n, d] of the groups `first` and on, nothing for the others
+    own: [g, n, d]; more: [h, n, d] of the groups from `first` on; None: 0
     """
-    whole = mine
+    total = own
     if more is not None:
-        whole = mine.clone()
-        whole[first : first + len(more)] += more
-    squares = _products(whole, whole)
-    return whole.sum(0), squares, squares if more is None else _products(mine, whole)
-
-
-def added_groups(mine: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """([g, n, d], [g], [g]) the same of groups that are not summed: mine becomes the whole."""
-    products = _products(mine, mine)
-    if more is None:
-        return mine, products, products
-    both, squares = slice(first, first + len(more)), products.clone()
-    products[both] += _products(mine[both], more)
-    mine[both] += more
-    squares[both] = _products(mine[both], mine[both])
-    return mine, squares, products
+        total = own.clone()
+        total[first : first + len(more)] += more
+    squares = _products(total, total)
+    return total, squares, squares if more is None else _products(own, total)
 
 
 def _products(one: Tensor, other: Tensor) -> Tensor:
-    """[g] the inner product of each group [n, d]."""
+    """[g] inner product of each group [n, d]."""
     return torch.stack(list(map(torch.dot, one.flatten(1), other.flatten(1))))
 
 
-def _add_rows(rows: Tensor, places: Tensor, n: int, total: Tensor | None = None) -> Tensor:
-    """[g, b, d], [b] -> [g, n, d]: each row added at its place, to 0 or the total."""
+def _add_rows(rows: Tensor, ids: Tensor, n: int, total: Tensor | None = None) -> Tensor:
+    """[g, b, d], [b] -> [g, n, d]: scatter-add the rows, to 0 or to `total`."""
     groups, _, size = rows.shape
     total = rows.new_zeros(groups * n, size) if total is None else total.view(groups * n, size)
-    flat = (torch.arange(groups, device=rows.device)[:, None] * n + places).reshape(-1, 1).expand(-1, size)
+    flat = (torch.arange(groups, device=rows.device)[:, None] * n + ids).reshape(-1, 1).expand(-1, size)
     return total.scatter_add_(0, flat, rows.reshape(-1, size)).view(groups, n, size)
 
 
 class _TakeRows(torch.autograd.Function):
-    """Copies of one table (stride 0) give copies of one block of rows; each copy has a gradient of its own."""
+    """Rows of expanded tables (stride 0) are gathered once; each copy has its own gradient."""
 
     @staticmethod
     def forward(ctx: Any, n: int, *parts: Tensor) -> Tensor:
-        tables, places = parts[:n], parts[n:]
-        ctx.save_for_backward(*places)
+        tables, ids = parts[:n], parts[n:]
+        ctx.save_for_backward(*ids)
         ctx.lengths = [table.shape[1] for table in tables]
         copies = all(table.stride(0) == 0 for table in tables)
         sources = [table[:1] if copies else table for table in tables]
-        rows = [source.index_select(1, at) for source, at in zip(sources, places, strict=True)]
+        rows = [source.index_select(1, at) for source, at in zip(sources, ids, strict=True)]
         taken = rows[0] if n == 1 else torch.cat(rows, 1)
         return taken.expand(len(tables[0]), -1, -1)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        places = ctx.saved_tensors
-        parts = torch.split(upstream, [len(at) for at in places], 1)
-        added = [_add_rows(part, at, n) for part, at, n in zip(parts, places, ctx.lengths, strict=True)]
-        return None, *added, *(None for _ in places)
+        ids = ctx.saved_tensors
+        parts = torch.split(upstream, [len(at) for at in ids], 1)
+        added = [_add_rows(part, at, n) for part, at, n in zip(parts, ids, ctx.lengths, strict=True)]
+        return None, *added, *(None for _ in ids)
 
 
 class _TakeAndPart(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tables: Tensor, places: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(places)
+    def forward(ctx: Any, tables: Tensor, ids: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(ids)
         ctx.shape = tables.shape
         ctx.set_materialize_grads(False)
         source = tables[:1] if tables.stride(0) == 0 else tables
-        return source.index_select(1, places).expand(len(tables), -1, -1), *tables.unbind()
+        return source.index_select(1, ids).expand(len(tables), -1, -1), *tables.unbind()
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor | None, *parts: Tensor | None) -> tuple[Tensor | None, None]:
-        (places,), (_, n, size) = ctx.saved_tensors, ctx.shape
+        (ids,), (_, n, size) = ctx.saved_tensors, ctx.shape
         there = [each for each in parts if each is not None]
         total = None
         if there:
             total = torch.stack([there[0].new_zeros(n, size) if each is None else each for each in parts])
-        return total if upstream is None else _add_rows(upstream, places, n, total), None
+        return total if upstream is None else _add_rows(upstream, ids, n, total), None

@@ -1,7 +1,7 @@
-"""The objectives CF-A to CF-E (Eq. 1-5), each a pure function.
+"""Losses of the objectives CF-A to CF-E (Eq. 1-5), each a pure function.
 
-Every loss is a sum over the batch. B observed pairs (u, i), with one unobserved pair (u, j) each, give scores
-`positive` and `negative` [B]. Where a loss counts each distinct user once, the rows carry weights that say so.
+Every loss is a sum over the batch. B observed pairs (u, i), with one unobserved pair (u, j) each, have the scores
+`positive` and `negative` [B]. Losses that count each distinct user once have a weight for each row.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def squared_error_everywhere(
 
         L = scale sum_ui c_ui (r_ui - s_ui)^2,  c = 1 and r = 1 where observed, c = unobserved and r = 0 elsewhere
 
-    user, used: [B, d] of the batch's observed pairs; item: [n, d] of all; s_ui = <user_u, item_i>; share: [B]
-    1 / |I_u|. A user with |I_u| pairs comes so often in an epoch, so the batches of an epoch sum to L.
+    user, used: [B, d] vectors of the batch's observed pairs; item: [n, d] of all items; s_ui = <user_u, item_i>;
+    share: [B] 1 / |I_u|. A user with |I_u| pairs is drawn |I_u| times in an epoch, so its batches sum to L.
     The sum over all pairs is <U' diag(share) U, I'I>, two Gram matrices of d x d: O((B + n) d^2).
     """
     positive = (user * used).sum(1)
@@ -50,34 +50,31 @@ def squared_error_everywhere(
     return scale * (observed + unobserved * everywhere)
 
 
-def multinomial(partition: Tensor, observed: Tensor, degree: Tensor, weight: Tensor) -> Tensor:
+def multinomial(
+    partition: Tensor, observed: Tensor, degree: Tensor, weight: Tensor, likelihood: str = "rows"
+) -> Tensor:
     """Multinomial likelihood, CF-E (Eq. 5): -sum_u weight_u sum_{i in I_u} log softmax(s_u)_i.
 
     partition: [b] log sum_i exp s_ui over every item; observed: [b] the sum of s_ui over the user's items;
-    degree: [b] |I_u|; weight: [b]. Column-wise (E') the rows are items and the columns users. With weights of the pairs
+    degree: [b] |I_u|; weight: [b]. Column-wise (E') the rows are items and the columns users. With weighted pairs
     `observed` and `degree` are weighted sums.
+    likelihood: "rows" as above; "users" divides each row by its |I_u|, "mean" by the number of rows
     """
+    if likelihood == "users":
+        weight = weight / degree.where(degree > 0, 1)
+    elif likelihood == "mean":
+        weight = weight / weight.sum().clamp(min=1)
     return (weight * (degree * partition - observed)).sum()
 
 
-def row_share(weight: Tensor, degree: Tensor, likelihood: str) -> Tensor:
-    """[b] what a row counts in `multinomial`: by `rows` its weight; by `users` over its |I_u|; by `mean` over all rows.
-
-    weight: [b], degree: [b] |I_u|
-    """
-    if likelihood == "users":
-        return weight / degree.where(degree > 0, 1)
-    return weight / weight.sum().clamp(min=1) if likelihood == "mean" else weight
-
-
 def _gram(rows: Tensor) -> Tensor:
-    """[d, d] rows' rows, of [n, d]."""
+    """[d, d] Gram matrix of rows [n, d]."""
     gram: Tensor = _Gram.apply(rows)  # type: ignore[no-untyped-call]
     return gram
 
 
 class _Gram(torch.autograd.Function):
-    """Both sides of the product are the same: one product for the gradient instead of two."""
+    """Gram matrix whose gradient takes one product instead of two: both factors are the same."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The multi-branch model: shared embeddings, an encoder, and a head for each objective."""
+"""Multi-branch model: shared embeddings, an encoder, and a head for each objective."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from concf.reference.objectives import Objective
 
 
 class Model(nn.Module):
-    """One branch an objective, over what they share (the paper's Figure of the framework).
+    """One branch for each objective, over shared parameters (the paper's figure of the framework).
 
-    objectives: by name, in the order of the branches; one of them alone is SingleCF
+    objectives: name -> objective, in the order of the branches; a single one is SingleCF
     sharing:    "full" all but the heads, "layer" embeddings and the first layer, "embedding", or "none"
-    initial_std: standard deviation of the embeddings at the start; None: PyTorch's default, 1
+    initial_std: standard deviation of the initial embeddings; None: PyTorch's default, 1
     """
 
     def __init__(
@@ -46,49 +46,47 @@ class Model(nn.Module):
         self.encoder = (encoder or mlp())(dimensions, len(self.names), sharing, train)
         if not isinstance(self.encoder, Encoder):
             raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")
-        made = [each.head(self.encoder.size, self.n_users, self.n_items) for each in objectives.values()]
-        self.heads = nn.ModuleList(made)
+        self.heads = nn.ModuleList(
+            objective.head(self.encoder.size, self.n_users, self.n_items) for objective in objectives.values()
+        )
 
     def head(self, name: str) -> Head:
-        """The head of an objective."""
+        """Return a head by name."""
         head = self.heads[self.names.index(name)]
         assert isinstance(head, Head)
         return head
 
     def tables(self) -> tuple[Tensor, Tensor]:
-        """([g, users, d], [g, items, d]) the embeddings after what neighbours tell each other."""
+        """([g, users, d], [g, items, d]) embeddings after graph propagation, if the encoder has any."""
         return self.encoder.propagate(self.user, self.item)
 
     def encode(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
-        """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of every branch, or of a run of them.
-
-        noise: of dropout
-        """
+        """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of a slice of heads. noise: for dropout"""
         encoded = self.encoder.forward_of(heads, rows, noise)
         return encoded.expand(len(self.names[heads]), -1, -1)
 
     @torch.no_grad()
     def factors(self) -> dict[str, Factors]:
-        """Each head as user vectors, item vectors and item bias; they rank as the head does."""
+        """Export each head as user vectors, item vectors and item bias, which rank as the head does."""
         user, item = (self.encode(table) for table in self.tables())
         exported = {}
-        for place, name in enumerate(self.names):
-            vectors, _ = self.head(name).user(user[place])
-            item_vectors, bias = self.head(name).item(item[place])
+        for x, name in enumerate(self.names):
+            vectors, _ = self.head(name).user(user[x])
+            item_vectors, bias = self.head(name).item(item[x])
             exported[name] = Factors(*(part.detach().contiguous() for part in (vectors, item_vectors, bias)))
         return exported
 
     def keep(self, name: str) -> Self:
-        """The single-branch model of one head: a SingleCF in size and cost, whose scores are the head's."""
+        """Return the single-branch model of one head: a SingleCF in size and cost, with the scores of the head."""
         if name not in self.names:
-            raise ConfigError(f"no head is called {name!r}; there are {', '.join(self.names)}")
-        place = self.names.index(name)
+            raise ConfigError(f"unknown head {name!r}; available: {', '.join(self.names)}")
+        x = self.names.index(name)
         alone = copy.copy(self)
         alone._parameters, alone._modules = {}, {}
         alone.names = [name]
-        group = place if len(self.user) > 1 else 0
+        group = x if len(self.user) > 1 else 0
         alone.user = nn.Parameter(self.user.detach()[group : group + 1].clone())
         alone.item = nn.Parameter(self.item.detach()[group : group + 1].clone())
-        alone.encoder = self.encoder.branch(place)
-        alone.heads = nn.ModuleList([copy.deepcopy(self.heads[place])])
+        alone.encoder = self.encoder.branch(x)
+        alone.heads = nn.ModuleList([copy.deepcopy(self.heads[x])])
         return alone

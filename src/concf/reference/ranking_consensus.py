@@ -1,4 +1,4 @@
-"""The consensus of a run over time: everyone's rankings, their queue, the consensus, and the target made of it."""
+"""Rankings of the heads over time: the queue Q, their consensus, and the target that students learn from."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from concf.reference.settings import ConsensusSettings
 
 
 class RankingConsensus:
-    """Every p epochs the heads rank all items for every user, and agree (Algorithm 1, lines 14 and 15).
+    """Rankings and consensus of every p epochs (Algorithm 1, lines 14 and 15).
 
-    queue:  Q, the newest rankings, [voters, users, M] int32 each, the newest last; of several processes each holds its
-            own users'
-    window: the rankings over which consistency is measured
-    target: [users, L] int32 the consensus that students learn from, -1 where it is shorter
+    queue:  Q, the newest rankings, [heads, local users, M] int32 each, the newest last
+    window: rankings over which consistency is measured
+    target: [users, L] int32 consensus lists that students learn from, padded with -1
     """
 
     def __init__(
@@ -36,26 +35,26 @@ class RankingConsensus:
         self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, validation.group
         self.heads, self.device = model.names, model.user.device
         self.several = len(self.heads) > 1
-        self.users = self.group.share(data.train.shape[0])  # those that this process ranks for
+        self.users = self.group.share(data.train.shape[0])  # local users
         seen = data.seen("valid")
         self.seen, self.validation = Seen(seen, self.device), validation
         validated = self.users.start + validation.users.cpu().numpy()
         self.seen_by_validated = Seen(seen[validated], self.device)
-        self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for everyone
+        self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for all users
         n_items = model.n_items
         self.top_k, self.kept = (min(each or n_items, n_items) for each in (settings.top_k, settings.kept))
         self.voters = [x for x, name in enumerate(self.heads) if name not in settings.non_voting]
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
         self.n_rankings = 0
-        self._voted: tuple[Tensor, list[Tensor]] | None = None  # the ranking of the newest consensus, and its window
+        self._voted: tuple[Tensor, list[Tensor]] | None = None  # ranking and window of the newest consensus
         length = settings.length + settings.tail if settings.tail is not None else len(self.voters) * self.top_k
         size = model.n_users, min(length, n_items)
         self.target = torch.full(size, NOTHING, dtype=torch.int32, device=self.device)
         self.teacher = None if teacher is None else self._learn_from(teacher)  # its checksum
 
     def _learn_from(self, teacher: Tensor) -> str:
-        """Take the lists as the target, once and for all; their SHA-256."""
+        """Use the lists of a teacher as a fixed target; returns their SHA-256."""
         users, items = self.model.n_users, self.model.n_items
         if teacher.ndim != 2 or len(teacher) != users or not teacher.shape[1]:
             raise ConfigError(f"teacher: expected ranked lists [{users} users, L], L > 0, found {list(teacher.shape)}")
@@ -66,27 +65,26 @@ class RankingConsensus:
         self.target[:, :length] = teacher[:, :length].to(self.target)
         return sha256(self.target.cpu().numpy().tobytes()).hexdigest()
 
-    def is_taught(self, epoch: int) -> bool:
-        """Whether the consensus loss counts in that epoch: the warm-up is over (Algorithm 1, line 6)."""
-        if self.teacher:
-            return self.settings.weight > 0
-        ready = self.n_rankings >= (1 if self.settings.newest_votes else 2)
-        return self.several and self.settings.weight > 0 and ready and epoch >= self.settings.first_consensus_epoch
+    def distils(self, epoch: int) -> bool:
+        """Whether an epoch has a consensus loss: the warm-up of line 6 is over, or there is a teacher from outside."""
+        over = self.several and epoch >= self.settings.first_consensus_epoch
+        return self.settings.weight > 0 and (over or self.teacher is not None)
 
     def update(self) -> dict[str, Tensor]:
-        """Rank everything, update Q and the consensus: the lists [users, ...] of each head and consensus.
+        """Rank all items, update Q and the consensus; returns lists [local users, ...] of each head and consensus.
 
-        Of several processes each ranks for its own users; the target is everyone's.
+        The target is gathered for all users.
         """
         length, factors = max(self.kept, self.validation.depth), self.model.factors()
         lists = {name: self._rank(name, factors[name], length) for name in self.heads}
         return lists | self._agree(lists, factors) if self.several else lists
 
     def validate_heads(self) -> dict[str, float]:
-        """The validation metric of each head between two rankings; only the validated users' lists are made."""
+        """Validation metric of each head between two rankings, from the lists of the validated users alone."""
         depth = self.validation.depth
-        lists = {name: self._rank(name, each, depth, everyone=False) for name, each in self.model.factors().items()}
-        return {name: self.validation.of_its_users(each) for name, each in lists.items()}
+        heads = self.model.factors().items()
+        lists = {name: self._rank(name, factors, depth, everyone=False) for name, factors in heads}
+        return {name: self.validation.of_its_users(ranked) for name, ranked in lists.items()}
 
     def _rank(self, name: str, factors: Factors, k: int, *, everyone: bool = True) -> Tensor:
         if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
@@ -97,7 +95,7 @@ class RankingConsensus:
         return rank_everyone(Factors(user, factors.item, factors.bias), k, self.seen_by_validated)
 
     def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
-        """The RC- and the R-consensus (Eq. 10-12) of the heads' lists; the target is renewed."""
+        """Compute the RC- and the R-consensus (Eq. 10-12) of the heads' lists, and renew the target."""
         chosen = self.settings
         newest = torch.stack([each[:, : self.kept] for each in lists.values()])
         self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
@@ -118,21 +116,19 @@ class RankingConsensus:
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
 
     def _list_length(self) -> int:
-        """Length of a consensus: to learn from, to validate by, and to recommend from.
+        """Length of a stored list: enough for the target, for validation, and for shown items plus held-out ones.
 
-        `shown` are left to every user when what it holds out is taken out of its list. The test part is not looked at:
-        it is taken to be as long as the validation part, as most protocols make it. Where it is longer, its longest
-        rows leave somewhat fewer.
+        The test part is assumed to be as long as the validation part, so that training does not read it.
         """
         longest = int(np.diff(self.data.valid.indptr).max())
         shown = self.settings.shown + 2 * longest
         return int(min(max(self.target.shape[1], shown, self.validation.depth), self.model.n_items))
 
     def votes(self) -> dict[str, Tensor]:
-        """What the newest consensus was made of, of all users.
+        """Votes of the newest consensus, for all users.
 
-        items: [heads, users, K] int32 the first K items of each head, -1 where there are fewer; consistency: [heads,
-        users, K] C (Eq. 11), 0 without it; voter_weights: [heads], 1, or 0 for one that does not vote
+        items: [heads, users, K] int32 first K items of each head, padded with -1; consistency: [heads, users, K] C
+        (Eq. 11), or 0; voter_weights: [heads] 1, or 0 for a head that does not vote
         """
         if self._voted is None:
             return {}
@@ -147,23 +143,23 @@ class RankingConsensus:
         return {"items": self.whole(items, 1), "consistency": self.whole(consistency, 1), "voter_weights": weights}
 
     def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
-        """A copy of lists [this process's users, ...], of all users."""
+        """Gather lists [local users, ...] of all users."""
         return self.group.gather(lists, self.model.n_users, dim).clone()
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
-        """The validation metric of each."""
+        """Validation metric of each head and consensus."""
         users = self.validation.users if self.ranks_all else slice(None)
-        return {name: self.validation.of_its_users(each[users]) for name, each in lists.items()}
+        return {name: self.validation.of_its_users(ranked[users]) for name, ranked in lists.items()}
 
     def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
-        """The share of the consensus that each head lists too, as far as validation looks; {} for a single head."""
+        """Share of the first items of the consensus that each head lists too; {} for a single head."""
         if CONSENSUS not in lists:
             return {}
         heads = {name: lists[name] for name in self.heads}
         return shared_items(heads, lists[CONSENSUS], self.validation.n, self.model.n_items, self.group)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next epochs depend on, of all users. A ranking in both the queue and the window is there once."""
+        """Return what the next epochs depend on, for all users; rankings in both queue and window are stored once."""
         rankings = list({id(each): each for each in (*self.queue, *self.window)}.values())
         where = {id(each): n for n, each in enumerate(rankings)}
         return {
@@ -173,7 +169,7 @@ class RankingConsensus:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what `state_dict` returned."""
         self.target.copy_(state["target"])
         self.n_rankings = state["n_rankings"]
         rankings = [each[:, self.users].clone() for each in state["rankings"]]

@@ -1,4 +1,4 @@
-"""A run of Algorithm 1: the multi-branch model, and the best state of each branch."""
+"""Run of Algorithm 1: the multi-branch model, and the best state of each branch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONSENSUS_ONLY = ("consistency",)  # votes that the R-consensus does without
 
 
 class ReferenceRun(Run):
-    """A run of Algorithm 1. model: the branches as they are now; `keep` takes the best state of each."""
+    """Run of Algorithm 1. model: the present state of all branches; `keep` returns the best state of one."""
 
     unit: ClassVar[Literal["epochs", "stages"]] = "epochs"
     settings: ReferenceSettings
@@ -39,7 +39,7 @@ class ReferenceRun(Run):
         self, epoch: int, validation: dict[str, float], lists: dict[str, Tensor],
         votes: Callable[[], dict[str, Tensor]], whole: Callable[[Tensor], Tensor] = torch.clone,
     ) -> None:  # fmt: skip
-        """Keep every recommender whose validation is as good as its best. whole: gathers the lists of all users."""
+        """Store every head and consensus whose validation is at least its best. whole: gathers lists of all users."""
         for name, value in validation.items():
             best = self.best.setdefault(name, Best())
             if value >= best.validation:
@@ -63,7 +63,7 @@ class ReferenceRun(Run):
         self.model.load_state_dict(state["model"])
 
     def objective(self, name: str) -> str | None:
-        """Objective of a head, as its settings name it; None for a consensus."""
+        """Objective of a head, as the settings name it; None for a consensus."""
         return dict(map(named, self.settings.objectives)).get(name)
 
     def method(self) -> str:
@@ -82,14 +82,14 @@ class ReferenceRun(Run):
         return self.settings.training.epochs
 
     def keep(self, head: str) -> Model:
-        """Single-branch model of a head at its best, without any trace of the others."""
+        """Single-branch model of a head at its best epoch."""
         best, alone = self._best(head), self.model.keep(head)
         if best.state:
             alone.load_state_dict(best.state)
         return alone
 
     def factors(self, head: str) -> Factors:
-        """Vectors of a head at its best."""
+        """Vectors of a head at its best epoch."""
         return self.keep(head).factors()[head]
 
     @cached_property

@@ -31,19 +31,19 @@ class ModelSettings(Settings):
     )
 
     def make_encoder(self) -> EncoderMaker:
-        """The target model."""
+        """Return the encoder's constructor."""
         options: dict[str, dict[str, float]] = {"mlp": {"dropout": self.dropout}, "lightgcn": {"layers": self.layers}}
         if self.encoder in ENCODERS:
             return ENCODERS[self.encoder](**options.get(self.encoder, {}))
-        found = imported(self.encoder) if ":" in self.encoder else None
-        if not callable(found):  # it is called with (dimensions, heads, sharing, train)
+        maker = imported(self.encoder) if ":" in self.encoder else None
+        if not callable(maker):  # it is called with (dimensions, heads, sharing, train)
             known = ", ".join(ENCODERS)
             raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name yours as module:name")
-        return found
+        return maker
 
 
 class ConsensusSettings(VotingSettings):
-    """How the voters agree, and how the students learn from their consensus."""
+    """Consensus of the voters, and how students learn from it."""
 
     weight: float = Field(0.005, ge=0, description="alpha: weight of the consensus loss; 0: no distillation")
     every: int = Field(20, ge=1, description="p: epochs between two rankings")
@@ -74,21 +74,21 @@ class ConsensusSettings(VotingSettings):
     @model_validator(mode="after")
     def _makes_sense(self) -> ConsensusSettings:
         if self.weight_range is not None and not 0 <= self.weight_range[0] <= self.weight_range[1]:
-            raise ValueError(f"weight_range = {self.weight_range}: expected two figures, 0 or more, the lower first")
+            raise ValueError(f"weight_range = {self.weight_range}: expected two numbers, 0 or more, the lower first")
         if self.kept is not None and (self.top_k is None or self.top_k > self.kept):
             raise ValueError(f"top_k = {self.top_k} of a ranking vote, but only kept = {self.kept} of them are kept")
         return self
 
     @property
     def first_consensus_epoch(self) -> int:
-        """The first epoch with consensus loss: right after the |Q|-th ranking, |Q| p (Algorithm 1), or one later."""
+        """First epoch after the warm-up (Algorithm 1, line 6), by `begins`; at least the voting ranking is there."""
         warm_up = (self.warm_up or self.window) * self.every
         first = {"full-window": warm_up - self.every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}
-        return first[self.begins]
+        return max(first[self.begins], 1 if self.newest_votes else self.every + 1)
 
 
 class BalanceSettings(Settings):
-    """How the heads' gradients are balanced (Eq. 15, 16)."""
+    """Balancing of the heads' gradients (Eq. 15, 16)."""
 
     on: bool = Field(True, description="false: every lambda_x stays 1")
     ratio_of: Literal["own", "whole"] = Field(
@@ -123,7 +123,7 @@ class TrainingSettings(ValidationSettings):
 
 
 class ReferenceSettings(RunSettings):
-    """Everything that a run of Algorithm 1 depends on, but for the data and the seed."""
+    """All settings of a run of Algorithm 1."""
 
     kind: ClassVar[str] = "reference"
     objectives: tuple[str, ...] = Field(

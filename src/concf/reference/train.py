@@ -1,4 +1,4 @@
-"""Algorithm 1: train the heads, let them agree on a ranking, distil it, keep the best.
+"""Algorithm 1: train the heads, compute their consensus, distil it, keep the best epochs.
 
 The lines of the algorithm are numbered here and in `trainer.py`, as in the paper.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError
 from concf.evaluation.validation import refuse_blind
 from concf.reference import kernels
 from concf.reference.objectives import choose
@@ -28,24 +28,14 @@ from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
 from concf.runtime.progress import working
 
 CPU = torch.device("cpu")
-DRAWN = 12  # bytes of a pair of an epoch: user, item, unobserved item
-SMALLER = {  # table: settings that make it smaller
-    "embeddings of users and items": ("model.dimensions",),
-    "layers and output tables of the heads": ("model.dimensions",),
-    "gradients of each head": ("model.dimensions",),
-    "moments of Adam": ("model.dimensions",),
-    "best state of each head": ("model.dimensions",),
-    "rankings of the window": ("consensus.window", "consensus.kept"),
-    "lists and votes of the consensus": ("consensus.top_k", "consensus.shown"),
-    "pairs and encodings of a batch": ("training.batch", "model.dimensions"),
-}
+DRAWN = 12  # bytes of a pair of an epoch: user, positive and negative item
 
 
 def train_reference(
     data: Split, settings: ReferenceSettings, seed: int = 0, device: torch.device = CPU, job: Job | None = None,
     parts: Parts | None = None,
 ) -> ReferenceRun:  # fmt: skip
-    """Train by Algorithm 1; a run in a folder is resumed where `job` says so. parts: those that an ablation replaces"""
+    """Train by Algorithm 1; a run in a folder is resumed where `job` says so. parts: see `Parts`, for ablations"""
     job, parts = job or Job(), parts or Parts()
     if not parts.plain and (job.folder is not None or job.group.several):
         raise ConfigError("parts of a step are replaced in one process and in memory: leave the folder and group out")
@@ -64,9 +54,9 @@ def train_reference(
 
 
 def _all_epochs(run: ReferenceRun, trainer: Trainer, job: Job, parts: Parts) -> None:
-    """Algorithm 1, lines 3 to 15, with a checkpoint every now and then."""
+    """Run lines 3 to 15, with a checkpoint every `CHECKPOINT_SECONDS`."""
     group, saved = trainer.group, time.monotonic()
-    size = sum(each.numel() * each.element_size() for each in run.model.parameters())
+    size = sum(table.numel() * table.element_size() for table in run.model.parameters())
     with working("training", run.settings.training.epochs) as advance, kept_memory(size, run.device):
         advance(run.epoch)
         while not run.finished:  # line 3: for t = 0, 1, ..., T_E
@@ -82,14 +72,13 @@ def _all_epochs(run: ReferenceRun, trainer: Trainer, job: Job, parts: Parts) -> 
 
 
 def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str, Any], bool]:
-    """One epoch, and every p epochs a consensus; each head and consensus is kept where its validation is best.
+    """Train an epoch, and every p epochs compute a consensus; keep the best epoch of each head and consensus.
 
-    The last epoch ranks too, also where t mod p is not 0. Returns the record, and whether training ends.
+    The last epoch ranks too, also where t mod p is not 0. Returns its record, and whether training ends.
     """
     epoch, period, last = run.epoch, run.settings.consensus.every, run.epoch == run.settings.training.epochs - 1
     record = trainer.epoch(epoch)  # lines 4 to 12
     begin = time.perf_counter()
-    _refuse_infinite(run)
     if epoch % period == 0 or last:  # line 13
         trainer.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
         lists = trainer.consensus.update()  # lines 14, 15
@@ -106,34 +95,22 @@ def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str,
     return record, last or ("validation" in record and _patience_is_over(run, epoch))
 
 
-def _refuse_infinite(run: ReferenceRun) -> None:
-    """Refuse parameters that the last batch of an epoch made infinite."""
-    names, parameters = zip(*run.model.named_parameters(), strict=True)
-    broken = torch.stack([~parameter.detach().isfinite().all() for parameter in parameters])
-    if broken.any():
-        name = names[int(broken.nonzero()[0])]
-        raise DataError(
-            f"the parameter {name!r} is not finite after the last batch of epoch {run.epoch}. "
-            "The last good checkpoint is left as it was; try a lower training.learning_rate"
-        )
-
-
 def _patience_is_over(run: ReferenceRun, epoch: int) -> bool:
-    """Whether no watched validation has risen for `patience` epochs; a consensus has at least two rankings."""
+    """Whether no watched validation metric has risen for `patience` epochs, for a consensus at least two rankings."""
     chosen, period = run.settings.training, run.settings.consensus.every
     if chosen.patience is None:
         return False
-    one = chosen.watch if run.settings.several else run.heads[0]
-    first = run.settings.consensus.first_consensus_epoch - 1  # of all runs, so that a single head has as much time
-    for name in run.best if chosen.watch == EVERYTHING else (one,):
-        rests = chosen.patience if name in run.heads else max(chosen.patience, 2 * period)
-        if epoch - max(first, run.best[name].rose) < rests:
+    watched = chosen.watch if run.settings.several else run.heads[0]
+    first = run.settings.consensus.first_consensus_epoch - 1  # a SingleCF has as much time
+    for name in run.best if chosen.watch == EVERYTHING else (watched,):
+        patience = chosen.patience if name in run.heads else max(chosen.patience, 2 * period)
+        if epoch - max(first, run.best[name].rose) < patience:
             return False
     return True
 
 
 def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup = ALONE) -> Tables:
-    """Tables of a process: the model with gradients and optimiser, copies of its best states, rankings, a batch."""
+    """Largest tables of a process: the model with gradients and optimiser, its best states, rankings, a batch."""
     objectives = choose(settings.objectives, settings.losses)
     model, consensus, training = settings.model, settings.consensus, settings.training
     (users, items), d, heads, several = data.train.shape, model.dimensions, len(objectives), settings.several
@@ -155,15 +132,17 @@ def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup =
     listed = students * min(batch, users) * min(consensus.length + (consensus.tail or 0), items)
     stored = min(max(consensus.shown + 2 * int(np.diff(data.valid.indptr).max()), k), items)
     agreed = users * (2 * stored * INT + 3 * heads * k * INT) if several else 0
-    sizes = {
-        "embeddings of users and items": embeddings * FLOAT,
-        "layers and output tables of the heads": others * FLOAT,
-        "gradients of each head": (copies + embeddings + others) * FLOAT,
-        "moments of Adam": 2 * (embeddings + others) * FLOAT,
-        "best state of each head": (heads * rows * d + outputs + several * (embeddings + others)) * FLOAT,
-        "rankings of the window": (window + 1) * heads * local * kept * INT,
-        "lists and votes of the consensus": agreed,
+    by_dimensions = ("model.dimensions",)
+    return {  # table: bytes, settings that make it smaller
+        "embeddings of users and items": (embeddings * FLOAT, by_dimensions),
+        "layers and output tables of the heads": (others * FLOAT, by_dimensions),
+        "gradients of each head": ((copies + embeddings + others) * FLOAT, by_dimensions),
+        "moments of Adam": (2 * (embeddings + others) * FLOAT, by_dimensions),
+        "best state of each head":
+            ((heads * rows * d + outputs + several * (embeddings + others)) * FLOAT, by_dimensions),
+        "rankings of the window": ((window + 1) * heads * local * kept * INT, ("consensus.window", "consensus.kept")),
+        "lists and votes of the consensus": (agreed, ("consensus.top_k", "consensus.shown")),
         "pairs and encodings of a batch":
-            data.train.nnz * DRAWN + (3 * heads * batch * d + listed + logits) * FLOAT,
+            (data.train.nnz * DRAWN + (3 * heads * batch * d + listed + logits) * FLOAT,
+             ("training.batch", "model.dimensions")),
     }  # fmt: skip
-    return {name: (size, SMALLER[name]) for name, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""A consensus of models that others have trained, distilled into one head: a run like any other."""
+"""Combine given models: a run with their consensus, distilled into one head."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def combine(
     device: str | torch.device | None = None,
     watch: Watch | Sequence[Watch] | None = None,
 ) -> StrongRun:
-    """Let models of yours vote: they are weighed and re-ranked on validation, and a student is distilled.
+    """Combine models of yours: weigh and re-rank their votes on validation, and distil a student.
 
     data:     the data set, or its folder
     voters:   name -> voter, fitted on the training part alone: a file or a frame of lists (user, item, and score or
@@ -48,8 +48,8 @@ def combine(
               scores(users), a model of implicit, a trained pipeline of LensKit, (model, dataset) of RecTools. Vectors,
               scores and implicit's models number users and items as `data.train` does. als@1, als@2 are the same
               voter at two times: the last one votes, and the change of its ranks is its consistency (Eq. 11)
-    final_voters: the same voters, fitted on the training and the validation part, for the consensus and the student
-              that are recommended from; None: `voters` are used, and nothing is refitted
+    final_voters: the same voters, fitted on the training and the validation part, for the final consensus and student;
+              None: `voters` are used, and nothing is refitted
     settings: changes to the preset strong. {"own": True}: concf's own voters join. {"refit": "everything"}:
               `final_voters` were fitted on everything, the test part too; the run then has no test metrics
     seed, out, device, watch: as for `train`, which resumes the run in `out` once its folder is there
@@ -93,10 +93,10 @@ def _check_types(data: Any, voters: Any, final_voters: Any, settings: Any) -> No
     """Check argument types."""
     if not isinstance(data, Split | str | Path):
         raise ConfigError(f"data: expected a prepared data set or its folder, found {type(data).__name__}")
-    for name, each in (("voters", voters), ("final_voters", final_voters or {})):
-        if not isinstance(each, Mapping) or not all(isinstance(key, str) for key in each):
-            kind = "other keys" if isinstance(each, Mapping) else type(each).__name__
-            raise ConfigError(f"{name}: expected names and who votes, as {{'als': model}}, found {kind}")
+    for name, given in (("voters", voters), ("final_voters", final_voters or {})):
+        if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+            kind = "other keys" if isinstance(given, Mapping) else type(given).__name__
+            raise ConfigError(f"{name}: expected a mapping of names to voters, as {{'als': model}}, found {kind}")
     if not isinstance(settings, Mapping | None):
         raise ConfigError(f"settings: expected changes to the preset strong, found {type(settings).__name__}")
 
@@ -121,7 +121,7 @@ def _check_voters(data: Split, voters: Mapping[str, Any], final_voters: Mapping[
         same = voter is voters[name] or (isinstance(voter, str | Path) and str(voter) == str(voters[name]))
         if same:
             raise ConfigError(
-                f"final voter {name!r}: is the voter itself. Fit it on the training and the validation part first, or "
+                f"final voter {name!r} is the voter itself. Fit it on the training and the validation part first, or "
                 f"leave out {FINAL_VOTERS}"
             )
 
@@ -136,34 +136,32 @@ def _length(data: Split, settings: StrongSettings) -> int:
 def _made(
     voters: Mapping[str, Any], data: Split, learned: Sequence[str], settings: StrongSettings, device: torch.device
 ) -> Voters:
-    """The voters, with what users have not used of the parts that were learned from."""
+    """Convert the voters; their lists leave out what users have used in the parts that were learned from."""
     log: csr_array = data.log(learned)
     seen, k = log if data.disliked is None else csr_array(log + data.disliked), _length(data, settings)
-    found, consistency = {}, {}
+    by_name, consistency = {}, {}
     for name, sources in _over_time(voters).items():
-        made = [as_voter(name, source, data, seen, k, device) for source in sources]
-        found[name] = made[-1]
-        if len(made) > 1:
-            rankings = [ranking(each, seen, k)[None] for each in made]
-            steady = consistencies(rankings[-1], rankings, seen.shape[1], settings.consensus.temperature)[0]
-            consistency[name] = steady.masked_fill_(rankings[-1][0] < 0, 0.0)
-    return Voters(found, consistency)
+        snapshots = [as_voter(name, source, data, seen, k, device) for source in sources]
+        by_name[name] = snapshots[-1]
+        if len(snapshots) > 1:
+            rankings = [ranking(voter, seen, k)[None] for voter in snapshots]
+            stability = consistencies(rankings[-1], rankings, seen.shape[1], settings.consensus.temperature)[0]
+            consistency[name] = stability.masked_fill_(rankings[-1][0] < 0, 0.0)
+    return Voters(by_name, consistency)
 
 
 def _over_time(voters: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Voter -> what it was at several times, the last one last: als@1 and als@2 are both als."""
+    """Map each voter to its snapshots, the newest last: als@1 and als@2 are both als."""
     times: dict[str, dict[int, Any]] = {}
     for word, source in voters.items():
         match = re.fullmatch(r"(.*)@(\d+)", word)
         name, time = (match[1], int(match[2])) if match else (word, -1)
         if time in times.setdefault(name, {}):
-            raise ConfigError(f"voter {name!r}: is there twice at the time {time}. Number its times 1, 2, 3")
+            raise ConfigError(f"voter {name!r}: two snapshots have the number {time}. Number them 1, 2, 3")
         times[name][time] = source
     for name, known in times.items():
         if -1 in known and len(known) > 1:
-            raise ConfigError(
-                f"voter {name!r}: is there once without a time and once as {name}@{max(known)}. Number all"
-            )
+            raise ConfigError(f"voter {name!r}: one snapshot has no number, another is {name}@{max(known)}. Number all")
     return {name: [known[time] for time in sorted(known)] for name, known in times.items()}
 
 
@@ -171,12 +169,12 @@ def _check_kinds(given: Voters, refitted: Voters) -> None:
     for name, voter in refitted.by_name.items():
         if isinstance(given.by_name[name], GivenLists) != isinstance(voter, GivenLists):
             raise ConfigError(
-                f"final voter {name!r}: one of the two has vectors and the other has none. Give both alike"
+                f"voter {name!r} and its final voter: only one has vectors. Give both with vectors, or both without"
             )
 
 
 def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> StrongSettings:
-    """The settings, with the names of the voters, and vectors as long as the longest."""
+    """Complete the settings by the names of the voters, and the dimensions of the longest vectors."""
     everyone = (*given.by_name.values(), *refitted.by_name.values())
     longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, GivenLists)), default=0)
     lists = [name for name, voter in given.by_name.items() if isinstance(voter, GivenLists)]
@@ -188,7 +186,7 @@ def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool,
 
 
 def _sources(voters: Mapping[str, Any]) -> dict[str, Any]:
-    """Voter -> its file and SHA-256, or the type of the object."""
+    """Map each voter to its file and SHA-256, or to the type of the object."""
     return {
         name: {"name": str(source), "sha256": sha256(Path(source))}
         if isinstance(source, str | Path)

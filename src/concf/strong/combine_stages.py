@@ -1,13 +1,13 @@
-"""The stages of a consensus of voters from outside: lists, scores and vectors of models that concf has not trained.
+"""Stages of a consensus of given voters: lists, scores and vectors of models that concf has not trained.
 
-    search, als, softmax    of concf's own voters, where they join
-    rerank    how much each voter is to be believed, cross-fitted, as in `recipe.py`
-    student   one head that ranks as the consensus does
-    refit     where the caller gives voters that were fitted on more of the log, they take the place of the first
-    final     the consensus for everyone, and its student
+    search, als, softmax    concf's own voters, where they vote too
+    rerank    fit the re-ranker, cross-fitted, as in `recipe.py`
+    student   distil the consensus into one head
+    refit     replace the voters by those that the caller fitted on more of the log, if any
+    final     compute the consensus for all users, and distil it
 
-A voter with vectors is a head like any other. Of one without, the first K items of every user are held with their
-scores: all that its votes and features need.
+A given voter with vectors is a head like any other. For one without, the first K items of every user are kept with
+their scores, as votes and features need them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from concf.strong.recipe import Recipe
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT
 
-FUSED_USERS, FUSED_ITEMS = 1024, 100  # that plain fusions are compared on, and of each voter's list
-FIRST_SWEEPS = 5  # of ALS, where no voter of ours is there for the student to begin with
+FUSED_USERS, FUSED_ITEMS = 1024, 100  # users, and length of the lists, that plain fusions are compared on
+FIRST_SWEEPS = 5  # sweeps of ALS for the student's initial vectors, where concf's own voters do not vote
 Vectors = tuple[Tensor, Tensor]
-SIGMAS = 4.0  # how far from what is expected
-FEWEST = 10  # hits by chance, where none is a sign
-TIMES = 2.0  # as many hits as RP3beta has
+SIGMAS = 4.0  # standard deviations from the expected number of hits that make a leak
+FEWEST = 10  # expected hits by chance from which too few of them are a sign
+TIMES = 2.0  # hits of RP3beta times this that make a leak
 
 
 class GivenLists(NamedTuple):
@@ -57,7 +57,7 @@ class GivenLists(NamedTuple):
 
 
 class Voters(NamedTuple):
-    """Voters from outside by name, and the consistency [users, K] of those that were given at several times."""
+    """Given voters by name, and the consistency [users, K] of those with several snapshots."""
 
     by_name: Mapping[str, GivenLists | Vectors]
     consistency: Mapping[str, Tensor]
@@ -67,10 +67,10 @@ NO_VOTERS = Voters({}, {})
 
 
 class Combine(Recipe):
-    """The stages, and the voters from outside.
+    """The stages, with given voters.
 
-    given: voter -> what it lists; consistency: voter -> [users, K]; refitted: voters that were fitted on more, if any;
-    fused: plain fusion -> its validation figure; compared: the users that it is of, and their rows among the validated
+    given: voter -> its lists; consistency: voter -> [users, K]; refitted: voters fitted on more of the log, if any;
+    fused: plain fusion -> its validation metric; compared: users of that metric, and their rows among the validated
     """
 
     def __init__(self, run: StrongRun) -> None:
@@ -79,12 +79,12 @@ class Combine(Recipe):
         self.consistency: dict[str, Tensor] = {}
         self.refitted = NO_VOTERS
         self.fused: dict[str, float] = {}
-        some = sample(self.validation.validated, FUSED_USERS, self.seed)
-        few = Validation(self.data, run.metric, run.device, validated=some)
+        users = sample(self.validation.validated, FUSED_USERS, self.seed)
+        few = Validation(self.data, run.metric, run.device, validated=users)
         self.compared = few, torch.searchsorted(self.validation.users, few.users)
 
     def take(self, given: Voters, refitted: Voters) -> None:
-        """Begin with these voters."""
+        """Set the voters."""
         self._adopt(given)
         self.refitted = refitted
 
@@ -97,11 +97,11 @@ class Combine(Recipe):
                 self.vectors[name] = voter
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
-        """Everyone who votes: heads, own voters without vectors, and those from outside, as `fixed_voters` has them."""
+        """All voters: heads, own voters without vectors, and given ones, in the order of `fixed_voters`."""
         given = ((name, self.given[name]) for name in self.settings.fixed_voters if name in self.given)
         voters = [
             *super()._voters(log, users),
-            *(by_lists(name, each.lists[users], each.scores[users], each.of_items) for name, each in given),
+            *(by_lists(name, voter.lists[users], voter.scores[users], voter.of_items) for name, voter in given),
         ]
         return [
             replace(voter, consistency=self.consistency[voter.name][users]) if voter.name in self.consistency else voter
@@ -116,26 +116,26 @@ class Combine(Recipe):
         self.fused = self._fuse(voters)
 
     def _fuse(self, voters: list[Voter]) -> dict[str, float]:
-        """Plain fusion -> its validation figure, of some users."""
+        """Map each plain fusion to its validation metric on a sample of users."""
         few, rows = self.compared
-        some = [
+        sampled = [
             replace(voter, lists=voter.lists[rows], listed=None if voter.listed is None else voter.listed[rows])
             for voter in voters
         ]
-        fusions = Fusions(some, few.users, min(self.top_k, FUSED_ITEMS), self.shape[1])
-        weights = fusions.fit([self.figures[voter.name] for voter in voters], few.of_its_users, few.depth)
+        fusions = Fusions(sampled, few.users, min(self.top_k, FUSED_ITEMS), self.shape[1])
+        weights = fusions.fit([self.metrics[voter.name] for voter in voters], few.of_its_users, few.depth)
         lists = fusions.lists(weights, few.depth)
-        return {name: few.of_its_users(each) for name, each in lists.items()}
+        return {name: few.of_its_users(ranked) for name, ranked in lists.items()}
 
     def _rerank(self) -> dict[str, Any]:
         record = super()._rerank()
-        figures = {name: self.figures[name] for name in self.settings.given_vectors}
+        metrics = {name: self.metrics[name] for name in self.settings.given_vectors}
         few, rows = self.compared
         fused = self.fused | {CONSENSUS: few.of_its_users(self._cross_fitted()[rows])}
-        return record | {"validation": figures | record["validation"], "fusions": fused}
+        return record | {"validation": metrics | record["validation"], "fusions": fused}
 
     def _start(self) -> Tensor:
-        """[items, d] of ALS on the log, where no voter of ours has some."""
+        """[items, d] vectors of ALS on the log, where concf's own voters do not vote."""
         if "als-a" in self.vectors:
             return super()._start()
         als = self._solver(self.data.train)
@@ -147,54 +147,54 @@ class Combine(Recipe):
         return super()._refit()
 
     def _final(self) -> dict[str, Any]:
-        """Where no voter lists anything, the student ranks: whoever asks for the consensus of anyone has a list."""
+        """Compute the consensus; the student ranks for users for whom no voter lists anything."""
         record = super()._final()
         lists, plain, votes = self.agreed()
-        nobody = (lists < 0).all(1).nonzero()[:, 0]
-        if len(nobody):
-            note(f"no voter lists anything for {len(nobody):,} of {len(lists):,} users: the student ranks for them")
+        unlisted = (lists < 0).all(1).nonzero()[:, 0]
+        if len(unlisted):
+            note(f"no voter lists anything for {len(unlisted):,} of {len(lists):,} users: the student ranks for them")
             seen = self._seen(self.run.log)
-            users, student = self.consensus_users[nobody], Factors(*self.vectors[STUDENT])
+            users, student = self.consensus_users[unlisted], Factors(*self.vectors[STUDENT])
             ranked = by_factors(STUDENT, student, seen, users, lists.shape[1]).lists
-            lists[nobody], plain[nobody] = ranked, ranked
-            places = torch.arange(lists.shape[1], device=lists.device)
-            votes["reranked"][nobody] = (
-                (-places.to(votes["reranked"])).expand_as(ranked).masked_fill(ranked < 0, -torch.inf)
+            lists[unlisted], plain[unlisted] = ranked, ranked
+            ranks = torch.arange(lists.shape[1], device=lists.device)
+            votes["reranked"][unlisted] = (
+                (-ranks.to(votes["reranked"])).expand_as(ranked).masked_fill(ranked < 0, -torch.inf)
             )
         return record
 
     def _finish(self) -> None:
-        """Hand everything over; vectors are as long as the longest, and zeros change no score."""
+        """Store all results in the run, with vectors padded by zeros to the longest."""
         for name, (user, item) in self.vectors.items():
             more = self.factors - user.shape[1]
             self.vectors[name] = F.pad(user, (0, more)), F.pad(item, (0, more))
         super()._finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next stages depend on."""
+        """Return what the next stages depend on."""
         now = _packed(Voters(self.given, self.consistency))
         return super().state_dict() | {"given": now, "refitted": _packed(self.refitted)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self._adopt(_unpacked(state["given"]))
         self.refitted = _unpacked(state["refitted"])
 
 
 def _packed(voters: Voters) -> dict[str, Any]:
-    return {"voters": {name: list(each) for name, each in voters.by_name.items()}, "steady": dict(voters.consistency)}
+    return {"voters": {name: list(voter) for name, voter in voters.by_name.items()}, "steady": dict(voters.consistency)}
 
 
 def _unpacked(state: Mapping[str, Any]) -> Voters:
-    found: dict[str, GivenLists | Vectors] = {}
+    by_name: dict[str, GivenLists | Vectors] = {}
     for name, parts in state["voters"].items():
-        found[name] = GivenLists(*parts) if len(parts) == len(GivenLists._fields) else (parts[0], parts[1])
-    return Voters(found, state["steady"])
+        by_name[name] = GivenLists(*parts) if len(parts) == len(GivenLists._fields) else (parts[0], parts[1])
+    return Voters(by_name, state["steady"])
 
 
 def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor]) -> None:
-    """Warn of voters by their lists [n, K] of users [n]."""
+    """Warn of voters whose lists [n, K] for users [n] show that they have seen the validation part."""
     held_out = data.valid[users]
 
     @cache
@@ -213,26 +213,26 @@ def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor
         first, others = first_hits(items, held_out), by_walks(items.shape[1])
         if first > TIMES * others + SIGMAS * sqrt(first):
             note(
-                f"voter {name!r}: its first places have {first:,} items of the validation part, those of RP3beta, "
+                f"voter {name!r}: its first ranks hold {first:,} items of the validation part, those of RP3beta, "
                 f"which has not seen it, {others:,}. Was it fitted on the validation part too? Fit it on the training "
                 "part alone"
             )
 
 
 def hits(items: NDArray[np.int32], held_out: csr_array) -> int:
-    """How many of the listed items [n, K] users hold out [n, items]."""
+    """Number of listed items [n, K] that are held out [n, items]."""
     n_items = held_out.shape[1]
     cells = np.arange(len(items), dtype=np.int64)[:, None] * n_items + items
     return int(np.isin(cells[items >= 0], flat_cells(held_out)).sum())
 
 
 def first_hits(items: NDArray[np.int32], held_out: csr_array) -> int:
-    """The same in as many first places as a user holds out items."""
+    """Number of hits in the first m ranks, m the number of the user's held-out items."""
     beyond = np.arange(items.shape[1]) >= np.diff(held_out.indptr)[:, None]
     return hits(np.where(beyond, -1, items), held_out)
 
 
 def by_chance(items: NDArray[np.int32], train: csr_array, held_out: csr_array) -> float:
-    """How many it would be if every list [n, K] were drawn at random from what its user has not used."""
-    length, used, wanted = (items >= 0).sum(1), np.diff(train.indptr), np.diff(held_out.indptr)
-    return float((length * wanted / np.maximum(train.shape[1] - used, 1)).sum())
+    """Expected number of hits of lists [n, K] drawn at random from the items that each user has not used."""
+    length, used, n_held_out = (items >= 0).sum(1), np.diff(train.indptr), np.diff(held_out.indptr)
+    return float((length * n_held_out / np.maximum(train.shape[1] - used, 1)).sum())

@@ -1,11 +1,11 @@
-"""Features of a user and an item that a head's rank does not tell: what the re-ranker knows beside the votes.
+"""Features of a user and an item for the re-ranker, beside the votes.
 
-A head learns to order the items of a user; whether a score is high *for that item* its rank does not say. With s the
+A rank says how high an item is for its user, but not whether the score is high *for that item*. With s the
 score divided by the standard deviation of all the head's scores, m_i and d_i the mean and the standard deviation of an
 item's scores over all users, and o_i their mean over the users of the item:
 
-    item z-score          (s - m_i) / d_i            how far the user stands out from everybody
-    relative score        (s - m_i) / (o_i - m_i)    0: like everybody, 1: like the users of the item
+    item z-score          (s - m_i) / d_i            relative to all users
+    relative score        (s - m_i) / (o_i - m_i)    0: like the average user, 1: like the users of the item
     history similarity    ln(1/10 + l_k / l_k of all items), k = 2, 8; l_k the mean of c^k over the user's history,
                           c the cosine between the vectors of its items and the item's
 
@@ -30,48 +30,48 @@ from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, Z_SCORE
 from concf.evaluation.scorers import Factors
 from concf.runtime.process_group import ALONE, ProcessGroup
 
-PAIR_FEATURES = 4  # z-score, relative score, two similarities: of the user and the item
+PAIR_FEATURES = 4  # of user and item: z-score, relative score, two similarities
 ITEM_FEATURES = 3
 N_FEATURES = PAIR_FEATURES + 1 + ITEM_FEATURES
-LONGEST_HISTORY = 512  # items of a user that are looked at, evenly spaced: a bound on the work
-SAMPLED_ITEMS = 4096  # items that stand for all of them
-ITEM_BLOCK = 4096  # that are held against them at a time
-CPU_USERS, GPU_USERS = 64, 1024  # that go through together
-PAIR_BLOCK = 1 << 16  # of the log, whose scores are held at a time
-LEAST_SIMILARITY = 1e-9  # to all items
+LONGEST_HISTORY = 512  # most items of a user's history that are used, evenly spaced
+SAMPLED_ITEMS = 4096  # sample of the items for the mean similarity to all items,
+ITEM_BLOCK = 4096  # computed for so many items at a time
+CPU_USERS, GPU_USERS = 64, 1024  # users of a block
+PAIR_BLOCK = 1 << 16  # pairs of the log that are scored at a time
+LEAST_SIMILARITY = 1e-9  # lower bound of the mean similarity to all items
 
 
 class Histories:
-    """Who used what. train: of all users; users: the rows of those whose histories are needed."""
+    """Histories of users. train: log of all users; users: rows of those whose histories are needed."""
 
     def __init__(self, train: csr_array, users: slice, device: torch.device) -> None:
-        mine = train if users == slice(0, train.shape[0]) else train[users]
+        log = train if users == slice(0, train.shape[0]) else train[users]
         self.train, self.device, self.offset = train, device, users.start
-        self.first, self.items = self._whole(mine.indptr), self._whole(mine.indices)
+        self.first, self.items = self._tensor(log.indptr), self._tensor(log.indices)
 
-    def _whole(self, numbers: NDArray[Any]) -> Tensor:
+    def _tensor(self, numbers: NDArray[Any]) -> Tensor:
         return torch.from_numpy(numbers.astype(np.int64)).to(self.device)
 
     @cached_property
     def by_item(self) -> tuple[Tensor, Tensor]:
-        """([items + 1], [pairs]) where the users of each item begin, and they themselves."""
+        """([items + 1], [pairs]) offsets and users of the log in CSC order."""
         if self.device.type == "cpu":
             columns = self.train.tocsc()
-            return self._whole(columns.indptr), self._whole(columns.indices)
-        item, count = self._whole(self.train.indices), self._whole(np.diff(self.train.indptr))
+            return self._tensor(columns.indptr), self._tensor(columns.indices)
+        item, count = self._tensor(self.train.indices), self._tensor(np.diff(self.train.indptr))
         user = torch.repeat_interleave(torch.arange(len(count), device=self.device), count)
         of_item = torch.bincount(item, minlength=self.train.shape[1])
         return torch.cat([of_item.new_zeros(1), of_item.cumsum(0)]), user[item.argsort(stable=True)]
 
     def blocks(self, users: Tensor) -> Iterator[Tensor]:
-        """The users in blocks, of histories of like length: [b] places in `users`."""
+        """Yield blocks of users with histories of similar length, as indices [b] into `users`."""
         by_length = (self.first[users + 1] - self.first[users]).sort(stable=True).indices
         size = CPU_USERS if users.device.type == "cpu" else GPU_USERS
         for begin in range(0, len(users), size):
             yield by_length[begin : begin + size]
 
     def of(self, users: Tensor) -> tuple[Tensor, Tensor]:
-        """([b, H] items, [b, H] which of them are there) of users [b]."""
+        """([b, H], [b, H]) items of the histories of users [b], and a mask of the valid ones."""
         first, count = self.first[users], self.first[users + 1] - self.first[users]
         most = count.clamp(max=LONGEST_HISTORY)
         place = torch.arange(max(int(most.max()), 1), device=users.device)
@@ -82,11 +82,11 @@ class Histories:
 
 
 class HeadFeatures:
-    """The features of one head: made from its vectors and from statistics of every item.
+    """Features of one head, from its vectors and from statistics of every item.
 
-    typical: whether the similarity to all items is computed for every item at once, or when an item is asked about
-    group:   of several processes each has the vectors and the log of its own users; the statistics are of everyone
-    user, bias: of the vectors; direction: [items, d] those of the items, of length 1; norm: [items] their lengths
+    typical: whether the mean similarity to all items is precomputed for every item, or computed when needed
+    group:   each process has the vectors and the log of its local users; statistics are of all users
+    direction, norm: [items, d] item vectors of length 1, and [items] their lengths
     """
 
     def __init__(self, factors: Factors, log: Histories, typical: bool = True, group: ProcessGroup = ALONE) -> None:
@@ -110,16 +110,13 @@ class HeadFeatures:
         self.typical = torch.cat([self._typical(rows) for rows in torch.split(every, ITEM_BLOCK)]) if typical else None
 
     def folded(self, user: Tensor, log: Histories) -> HeadFeatures:
-        """The features of users who are not in the log, by their vectors [n, d]; what is of the items stays."""
+        """Features for users who are not in the log, by their vectors [n, d]; item statistics stay."""
         others = copy(self)
         others.user, others.log = user, log
         return others
 
     def _of_its_users(self, vectors: Tensor, mean: Tensor) -> Tensor:
-        """[items] the mean score of those who used each; of one that nobody used, everybody's [items].
-
-        vectors: [items, d]
-        """
+        """[items] o_i: mean score of each item by its users; `mean` [items] for one without. vectors: [items, d]"""
         first, user = self.log.by_item
         count = first.diff()
         item = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
@@ -138,28 +135,28 @@ class HeadFeatures:
         return own.where(count > 0, mean)
 
     def _typical(self, items: Tensor) -> Tensor:
-        """[n, 2] of items [n] the mean of c^2 and of c^8 over all items, or a sample of them; with itself one has 0."""
+        """[n, 2] mean of c^2 and of c^8 of items [n] over all other items, or a sample of them."""
         n = len(self.direction)
         others = torch.arange(min(n, SAMPLED_ITEMS), device=items.device) * n // min(n, SAMPLED_ITEMS)
         cosine = self.direction[items] @ self.direction[others].T
         return (_powers(cosine.masked_fill_(items[:, None] == others, 0)) / len(others)).clamp(min=LEAST_SIMILARITY)
 
     def __call__(self, users: Tensor, items: Tensor, histories: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """[b, L, N_FEATURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item.
+        """[b, L, N_FEATURES] features of listed items [b, L] for users [b]: of the pair, the score, of the item.
 
-        histories: `log.of(users)`, if it is known
+        histories: `log.of(users)`, where it is known
         """
         directions = F.embedding(items, self.direction)  # [b, L, d]; five times as fast as an index
-        used, there = self.log.of(users) if histories is None else histories
+        used, valid = self.log.of(users) if histories is None else histories
         user = self.user[users + self.log.offset, None]
-        wanted = torch.cat([F.embedding(used, self.direction), user], 1)  # [b, H + 1, d]
-        products = torch.bmm(directions, wanted.transpose(1, 2))  # [b, L, H + 1]
+        both = torch.cat([F.embedding(used, self.direction), user], 1)  # [b, H + 1, d]
+        products = torch.bmm(directions, both.transpose(1, 2))  # [b, L, H + 1]
         cosine, score = products[..., :-1], products[..., -1] * self.norm[items]
         if self.bias is not None:
             score = score + self.bias[items]
         score = score / self.unit
         above = score - self.mean[items]
-        near = _powers(cosine.mul_(there[:, None])) / there.sum(1).clamp(min=1)[:, None, None]
+        near = _powers(cosine.mul_(valid[:, None])) / valid.sum(1).clamp(min=1)[:, None, None]
         typical = self._typical(items.flatten()).view_as(near) if self.typical is None else self.typical[items]
         similarity = (near / typical + 0.1).log()
         z_score, relative_score = (
@@ -172,7 +169,7 @@ class HeadFeatures:
 
 
 def _powers(cosine: Tensor) -> Tensor:
-    """[..., 2] the sums of c^2 and c^8 over the last dimension; in place: c is lost."""
+    """[..., 2] sums of c^2 and c^8 over the last dimension; overwrites c."""
     square = cosine.square_()
     sums = square.sum(-1)
     return torch.stack([sums, square.square_().square_().sum(-1)], -1)

@@ -1,4 +1,4 @@
-"""Whatever a caller has that ranks, as a voter: a file or a frame of lists, vectors, scores, a model of a library."""
+"""Convert what a caller gives to a voter: a file or a frame of lists, vectors, scores, a model of a library."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors, ListFunction, Scorer, as_scorer
 from concf.strong.combine_stages import GivenLists, Vectors
 
-MORE = 16  # items beyond the wanted list; some of implicit's models return fewer where many are left out
-LARGEST = 1e15  # score, whose square must have room in 32 bits, beside others
+MORE = 16  # further items that implicit is asked for, since some of its models return fewer than k
+LARGEST = 1e15  # largest score, so that sums of squares do not overflow float32
 SMALLER = "Divide them by a constant: the order stays the same"
 HOW = (
     "expected a file or a frame of lists (user, item, score or rank), (user vectors, item vectors), a model with "
@@ -31,7 +31,7 @@ HOW = (
 def as_voter(
     name: str, source: Any, data: Split, seen: csr_array, k: int, device: torch.device
 ) -> GivenLists | Vectors:
-    """A voter of all users, with what they have not used.
+    """Make a voter for all users that lists items which they have not used.
 
     source: see `HOW`; vectors, scores and implicit's models number users and items as `data.train` does
     """
@@ -71,7 +71,7 @@ def as_voter(
 
 
 def ranking(voter: GivenLists | Vectors, seen: csr_array, k: int) -> Tensor:
-    """[users, k] what a voter lists."""
+    """[users, k] lists of a voter."""
     if isinstance(voter, GivenLists):
         return voter.lists
     users = torch.arange(seen.shape[0], device=voter[0].device)
@@ -79,19 +79,19 @@ def ranking(voter: GivenLists | Vectors, seen: csr_array, k: int) -> Tensor:
 
 
 def _library(source: Any) -> str:
-    """The first part of the module that a model, or the first of a pair, is of."""
+    """Package of a model, or of the first element of a tuple."""
     model = source[0] if isinstance(source, tuple) and source else source
     return type(model).__module__.partition(".")[0]
 
 
 def _lists_of_lenskit(pipeline: Any, users: NDArray[Any], k: int) -> Any:
-    """user_id, item_id, score, rank: a frame of the first k items of users [n], by their ids."""
+    """Frame of user_id, item_id, score and rank: the first k items for users [n], by their ids."""
     recommend = import_module("lenskit.batch").recommend
     return recommend(pipeline, np.asarray(users).tolist(), k, n_jobs=1).to_df()  # several would start Python anew
 
 
 def _lists_of_rectools(fitted: tuple[Any, Any], users: NDArray[Any], k: int) -> Any:
-    """The same of a model of RecTools and its dataset."""
+    """Frame of the first k items for users [n] by a model of RecTools and its dataset."""
     model, dataset = fitted
     known = np.isin(np.asarray(users), np.asarray(dataset.user_id_map.external_ids))
     return model.recommend(users=np.asarray(users)[known], dataset=dataset, k=k, filter_viewed=True)
@@ -103,13 +103,13 @@ def _has_vectors(model: Any) -> bool:
 
 
 def vectors_of_implicit(model: Any) -> Factors:
-    """Its user and item vectors, from a GPU too; biases are among them."""
-    both = model.user_factors, model.item_factors
-    return Factors.of(*(each.to_numpy() if hasattr(each, "to_numpy") else np.asarray(each) for each in both))
+    """Vectors of a model of implicit, also from a GPU; biases are among the dimensions."""
+    tables = model.user_factors, model.item_factors
+    return Factors.of(*(table.to_numpy() if hasattr(table, "to_numpy") else np.asarray(table) for table in tables))
 
 
 def _lists_of_implicit(model: Any, seen: csr_array, k: int) -> Lists:
-    """The first k items that each user has not used, by `recommend`. seen: [users, items]"""
+    """Lists of the first k unseen items of each user, by `recommend`. seen: [users, items]"""
     n_users, n_items = seen.shape
     similarity = getattr(model, "similarity", None)
     if similarity is None or similarity.shape[0] != n_items:
@@ -144,7 +144,7 @@ def _checked(lists: Lists, name: str) -> Lists:
 
 
 def _vectors(factors: Factors, name: str, seen: csr_array, device: torch.device) -> Vectors:
-    """([users, d], [items, d]), a bias as one more dimension; as many rows as the log has users and items."""
+    """Check vectors against the log; returns ([users, d], [items, d]) with the bias as one more dimension."""
     shape = len(factors.user), len(factors.item)
     if shape != seen.shape:
         raise DataError(
@@ -163,11 +163,11 @@ def _vectors(factors: Factors, name: str, seen: csr_array, device: torch.device)
         raise DataError(f"voter {name!r}: every item has the same vector, so that it ranks nothing")
     if not user.any():
         raise DataError(f"voter {name!r}: the vectors of all users are zero, so that it ranks nothing")
-    return user.clone().to(device), item.clone().to(device)  # the caller's may change
+    return user.clone().to(device), item.clone().to(device)  # the caller may change theirs
 
 
 class _Checked:
-    """A scorer whose scores are looked at: [b, items], none of them NaN; -inf becomes the lowest of its user."""
+    """Scorer that checks shape and values of the scores; -inf becomes the user's lowest finite score."""
 
     def __init__(self, scorer: Scorer, name: str, n_items: int) -> None:
         self.scorer, self.name, self.n_items = scorer, name, n_items

@@ -1,18 +1,19 @@
-"""The stages of the default: search, voters, re-ranker, student, and the same once more on the whole log.
+"""Stages of the model strong: search, voters, re-ranker, student, then a refit on the whole log.
 
-    search    the settings of the voters, on validation            stages that are over are in the checkpoint: a run
-    als       two factor models, solved                            that was killed begins again with the one that it
-    softmax   a head that learns by gradients, from the first      was in, and comes to the same end
-    rerank    how much each voter is to be believed, cross-fitted
-    student   one head that ranks as the consensus does
-    refit     the voters on training and validation part together (or on everything)
-    final     the consensus of these voters for everyone, and its student
+    search    choose the settings of the voters by validation
+    als       fit two factor models by ALS
+    softmax   fit a head with a softmax loss, from the vectors of the first
+    rerank    fit the re-ranker, cross-fitted
+    student   distil the consensus into one head
+    refit     refit the voters on the training and validation parts (or on everything)
+    final     compute the consensus of these voters for all users, and distil it
 
-Up to `student` every figure is of users who hold out items for validation, and the settings and the weights of the
-re-ranker are chosen; `refit` and `final` carry them over. What was measured before stays the run's validation.
+Finished stages are in the checkpoint: a killed run resumes with the stage that it was in, and has the same result.
+Up to `student` metrics are of users with held-out items; the settings and the re-ranker's weights chosen there are
+carried over to `refit` and `final`, and the metrics measured there stay the run's validation.
 
-Where users x items are too many for a budget, `final` asks the voters for a sample of the users. They teach the
-student; the others have vectors without lists (`students.without_lists`).
+Where users x items exceed the budget, `final` computes the consensus for a sample of the users. They teach the student;
+the others get vectors without lists (`students.without_lists`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import ALS, Pairs, UserSolver
-from concf.baselines.table import voter
+from concf.baselines.table import voter as fixed_voter
 from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.errors import note
@@ -47,24 +48,24 @@ from concf.strong.settings import STUDENT
 from concf.strong.softmax import fit_softmax
 from concf.strong.students import SOLVED_BY, by_groups, solve_student, teach_student, without_lists
 
-SMALL = 32  # factors of the first search
-BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
+SMALL = 32  # dimensions in the first search
+BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
-VOTES_OF_USERS = {  # votes that are of users: along which dimension, and what stands for nothing
+VOTES_OF_USERS = {  # votes with a dimension of users: that dimension, and the padding
     "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
 }  # fmt: skip
 
 
 class Recipe:
-    """A run of stages, and what they have come to so far.
+    """The stages of a run, and their results so far.
 
-    stages:  name -> what it does, in order
+    stages:  name -> function, in order
     chosen:  voter -> its settings
-    vectors: head -> ([own users, d], [items, d])
-    figures: head, voter or consensus -> its validation
-    weights: of the re-ranker
-    group:   several processes divide the users: each holds the log, vectors, lists and votes of its local users, whose
-             positions are offset by the first of them; items are whole in every process
+    vectors: head -> ([local users, d], [items, d])
+    metrics: head, voter or consensus -> its validation metric
+    weights: weights of the re-ranker
+    group:   the users are divided among processes: each holds the log, vectors, lists and votes of its local users,
+             whose positions are offset by the first of them; every process has all items
     shape:   (local users, items)
     consensus_users: local users for whom the consensus is computed, ascending: all with a learned pair, or a sample
     """
@@ -81,15 +82,15 @@ class Recipe:
         self.own = group.share(data.train.shape[0])
         self.shape: tuple[int, int] = (self.own.stop - self.own.start, data.train.shape[1])
         sampled = sample(np.arange(data.train.shape[0]), n_consensus_users(data.train.shape, settings), seed)
-        mine = sampled[(sampled >= self.own.start) & (sampled < self.own.stop) & ~run.unlearned[sampled]]
-        self.consensus_users = torch.from_numpy(mine - self.own.start).to(device)
+        local = sampled[(sampled >= self.own.start) & (sampled < self.own.stop) & ~run.unlearned[sampled]]
+        self.consensus_users = torch.from_numpy(local - self.own.start).to(device)
         self.factors = settings.dimensions
         self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])
         self.chosen: dict[str, dict[str, float]] = {}
         self.vectors: dict[str, tuple[Tensor, Tensor]] = {}
-        self.figures: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
         self.weights: Weights | None = None
-        self.near: Tensor | None = None  # weights of before, for the re-ranker to stay near
+        self.near: Tensor | None = None  # earlier weights of the re-ranker, which the penalty draws to
         self._cache: dict[str, Any] = {}
         self.fixed = [name for name in settings.own_fixed if search.has_a_vote(name, data.train.shape, device)]
         self.softmaxes = [head for head in settings.own_heads if head.startswith("softmax")]
@@ -103,7 +104,7 @@ class Recipe:
         self.stages["final"] = self._final
 
     def stage(self, number: int) -> dict[str, Any]:
-        """Carry out one stage: its record for the history."""
+        """Run one stage; returns its record for the history."""
         name, work = list(self.stages.items())[number]
         begin = time.perf_counter()
         with one_thread_each():
@@ -114,12 +115,12 @@ class Recipe:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """Hand everything over to the run."""
+        """Store all results in the run."""
         last = len(self.stages) - 1
         for head in self.run.heads:
             user, item = self.vectors[head]
             vectors = {"user": self._gather(user), "item": item}
-            self.run.best[head] = Best(self.figures[head], last, last, vectors)
+            self.run.best[head] = Best(self.metrics[head], last, last, vectors)
         lists, plain, votes = self.agreed()
         lists, plain = self._gather(self._spread(lists)), self._gather(self._spread(plain))
         votes |= {
@@ -127,11 +128,11 @@ class Recipe:
             for name, (dim, nothing) in VOTES_OF_USERS.items()
             if name in votes
         }
-        self.run.best[R_CONSENSUS] = Best(self.figures[R_CONSENSUS], last, last, lists=plain)
-        self.run.best[CONSENSUS] = Best(self.figures[CONSENSUS], last, last, lists=lists, votes=votes)
+        self.run.best[R_CONSENSUS] = Best(self.metrics[R_CONSENSUS], last, last, lists=plain)
+        self.run.best[CONSENSUS] = Best(self.metrics[CONSENSUS], last, last, lists=lists, votes=votes)
 
     def _gather(self, part: Tensor, dim: int = 0) -> Tensor:
-        """Rows of all users, of which each process has its own."""
+        """Gather the rows of all users from all processes."""
         return self.group.gather(part, self.data.train.shape[0], dim)
 
     def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
@@ -146,30 +147,30 @@ class Recipe:
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
 
-    def _mine(self, log: csr_array) -> csr_array:
-        """[own users, items] of a log [users, items]."""
+    def _local(self, log: csr_array) -> csr_array:
+        """[local users, items] rows of a log [users, items]."""
         return log[self.own] if self.group.several else log
 
     def _pairs(self, log: csr_array) -> Pairs:
-        """What ALS fits: the own users' pairs of a log by their weights, and dislikes as zeros."""
+        """Pairs that ALS fits: the weighted pairs of local users, with target 1, and their dislikes, with target 0."""
         dtype, disliked = torch.get_default_dtype(), self.data.disliked
-        observed = Pairs.observed(self._mine(log), self.device, dtype)
+        observed = Pairs.observed(self._local(log), self.device, dtype)
         if disliked is None:
             return observed
-        weighted = self._mine(disliked) * self.settings.weights.dislike
+        weighted = self._local(disliked) * self.settings.weights.dislike
         return observed.and_more(Pairs.observed(weighted, self.device, dtype, target=0.0))
 
     def _seen(self, log: csr_array) -> csr_array:
-        """[own users, items] what is not listed: the pairs of a log [users, items], and dislikes."""
-        mine, disliked = self._mine(log), self.data.disliked
-        return mine if disliked is None else (mine + self._mine(disliked)).tocsr()
+        """[local users, items] pairs that are never recommended: those of a log [users, items], and dislikes."""
+        local, disliked = self._local(log), self.data.disliked
+        return local if disliked is None else (local + self._local(disliked)).tocsr()
 
     def _solver(self, log: csr_array, factors: int | None = None) -> ALS:
-        """Of the pairs of a log [users, items]. None: with all factors"""
+        """Make the ALS of a log [users, items]. factors: None for all dimensions"""
         return ALS(self._pairs(log), self.shape, factors or self.factors, self.group)
 
     def _search(self) -> dict[str, Any]:
-        """ALS with few factors, and the fixed voters."""
+        """Choose the settings of ALS, with few dimensions, and of the fixed voters."""
         train, few = self.data.train, self.searched
         small, seen = self._solver(train, min(SMALL, self.factors)), self._seen(train)
         start, rounds = small.start(self._seed(0)), self.plan.rounds[0]
@@ -184,36 +185,36 @@ class Recipe:
         return {"chosen": dict(self.chosen)}
 
     def _als(self) -> dict[str, Any]:
-        """The two best of the neighbourhood with all factors, of those that do not fall as sweeps go on."""
+        """Search around the chosen settings with all dimensions, and keep the two best that are stable over sweeps."""
         train = self.data.train
         als, seen = self._solver(train), self._seen(train)
-        place = tuple(
+        start_point = tuple(
             grid.index(self.chosen["als"][name])
             for name, grid in (("unobserved", search.UNOBSERVED), ("penalty", search.PENALTY))
         )
         start = als.start(self._seed(1))
         rounds = self.plan.rounds[1]
-        points = search.search_als(als, seen, self.searched, start, (place[0], place[1]), rounds)
-        found = search.steady_points(als, points, seen, self.searched, self.plan.sweeps[0])
-        for name, (point, vectors) in zip(("als-a", "als-b"), found, strict=True):
+        points = search.search_als(als, seen, self.searched, start, (start_point[0], start_point[1]), rounds)
+        stable = search.stable_points(als, points, seen, self.searched, self.plan.sweeps[0])
+        for name, (point, vectors) in zip(("als-a", "als-b"), stable, strict=True):
             self.chosen[name] = search.als_settings(point)
             self.vectors[name] = vectors
         return {"chosen": {name: self.chosen[name] for name in ("als-a", "als-b")}} | self._validate("als-a", "als-b")
 
     def _softmax(self, head: str) -> dict[str, Any]:
-        """From the vectors of the better ALS; a second one has the next best temperature.
+        """Fit a softmax head from the vectors of the better ALS; a second head has the next best temperature.
 
-        One that is far behind ALS after an epoch will have no vote to speak of, and learns no longer.
+        A head that is far behind ALS after an epoch would hardly vote, and is not trained further.
         """
         train = self.data.train
         if head == self.softmaxes[0]:
             vectors = self.vectors["als-a"]
-            mine, seen = self._mine(train), self._seen(train)
+            local, seen = self._local(train), self._seen(train)
             seed, wanted = self._seed(2), len(self.softmaxes)
-            tried = search.search_temperature(mine, seen, self.searched, *vectors, seed, wanted)
+            tried = search.search_temperature(local, seen, self.searched, *vectors, seed, wanted)
             least = BEHIND * search.measured(Factors(*vectors), seen, self.searched)
-            for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=True):
-                more = 0 if figure < least else self.plan.softmax[0]
+            for name, (metric, temperature, vectors) in zip(self.softmaxes, tried, strict=True):
+                more = 0 if metric < least else self.plan.softmax[0]
                 self.chosen[name] = {"temperature": temperature, "epochs": 1 + more}
                 self.vectors[name] = vectors
         chosen = self.chosen[head]
@@ -222,57 +223,57 @@ class Recipe:
         return {"chosen": {head: chosen}} | self._validate(head)
 
     def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> None:
-        """From where the head is."""
+        """Train a softmax head for some more epochs."""
         temperature, start = self.chosen[head]["temperature"], self.vectors[head]
-        self.vectors[head] = fit_softmax(self._mine(log), *start, temperature, epochs, seed, group=self.group)
+        self.vectors[head] = fit_softmax(self._local(log), *start, temperature, epochs, seed, group=self.group)
 
     def _validate(self, *heads: str) -> dict[str, Any]:
-        """The validation figures of heads."""
+        """Measure the validation metric of heads."""
         for head in heads:
             factors = Factors(*self.vectors[head])
-            self.figures[head] = search.measured(factors, self._seen(self.data.train), self.validation)
-        return {"validation": {head: self.figures[head] for head in heads}}
+            self.metrics[head] = search.measured(factors, self._seen(self.data.train), self.validation)
+        return {"validation": {head: self.metrics[head] for head in heads}}
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
-        """Everyone who votes, for some of the own users, with what each has not used of a log [users, items]."""
-        k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
+        """Voters fitted to a log [users, items], with their lists for some local users."""
+        k = max(self.top_k, self.validation.depth)  # the metric may be deeper than the votes
         seen = self._seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
-            fitted = voter(name, self.chosen[name]).fit(log, device=self.device, group=self.group)
+            fitted = fixed_voter(name, self.chosen[name]).fit(log, device=self.device, group=self.group)
             scorer = Offset(fitted, self.own.start)
             voters.append(by_scores(name, scorer, seen, users, k, group=self.group))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
-        weights = voter_weights([self.figures[each.name] for each in voters], VOTER_TEMPERATURE)
+        weights = voter_weights([self.metrics[voter.name] for voter in voters], VOTER_TEMPERATURE)
         length = max(list_length(self.data, self.settings), self.validation.depth)
         return Reranker(
-            self._mine(log), users, voters, weights, length=length, top_k=self.top_k,
+            self._local(log), users, voters, weights, length=length, top_k=self.top_k,
             temperature=self.settings.consensus.temperature, group=self.group,
         )  # fmt: skip
 
     def _measure(self, voters: list[Voter]) -> None:
-        """The validation figures of those who vote for the validated users."""
-        for each in voters:
-            self.figures[each.name] = self.validation.of_its_users(each.lists)
+        """Measure the validation metric of the voters."""
+        for voter in voters:
+            self.metrics[voter.name] = self.validation.of_its_users(voter.lists)
 
     def _rerank(self) -> dict[str, Any]:
-        """Fit the re-ranker on what the validated users hold out; its figures are cross-fitted."""
+        """Fit the re-ranker to the held-out items of the validated users; its metrics are cross-fitted."""
         voters = self._voters(self.data.train, self.validation.users)
         self._measure(voters)
         reranker = self._reranker(self.data.train, self.validation.users, voters)
         self.weights = reranker.fit(self.validation.held_out(reranker.lists[:, :TOP]), self.near)
         lists, _ = reranker.rerank(self.weights, cross_fitted=True)
-        self.figures[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
-        self.figures[CONSENSUS] = self.validation.of_its_users(lists)
+        self.metrics[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
+        self.metrics[CONSENSUS] = self.validation.of_its_users(lists)
         self._cache["lists"] = lists
         named = [*self.settings.fixed_voters, R_CONSENSUS, CONSENSUS]
-        return {"validation": {name: self.figures[name] for name in named if name in self.figures}}
+        return {"validation": {name: self.metrics[name] for name in named if name in self.metrics}}
 
     def _cross_fitted(self) -> Tensor:
-        """[own validated, L] the consensus by weights that each user's own items did not help to fit."""
+        """[local validated users, L] consensus lists, each re-ranked with weights fitted on the other folds."""
         if "lists" not in self._cache:
             assert self.weights is not None
             train, users = self.data.train, self.validation.users
@@ -282,7 +283,7 @@ class Recipe:
         return lists
 
     def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: Tensor) -> None:
-        (sweeps, epochs), (regressed, taught) = self.plan.student, self.plan.places
+        (sweeps, epochs), (regressed, taught) = self.plan.student, self.plan.depth
         groups, target_lists = self.settings.popularity_groups, [lists[:, :taught]]
         if groups > 1:
             of_items = torch.from_numpy(popularity_groups(log, groups)).to(self.device)
@@ -292,16 +293,16 @@ class Recipe:
         self.vectors[STUDENT] = teach_student(*vectors, users, target_lists, epochs, self._seed(4), group)
 
     def _start(self) -> Tensor:
-        """[items, d] where the student begins."""
+        """[items, d] initial vectors of the student."""
         return self.vectors["als-a"][1]
 
     def _student(self) -> dict[str, Any]:
-        """A student of the cross-fitted lists, so that its figure is honest too."""
+        """Distil the cross-fitted lists, so that the metric of the student is unbiased too."""
         self._distil(self.data.train, self.validation.users, self._cross_fitted(), self._start())
         return self._validate(STUDENT)
 
     def _refit(self) -> dict[str, Any]:
-        """The voters on the whole log, each from where it was."""
+        """Refit the voters on the whole log, from their present vectors."""
         log = self.run.log
         als = self._solver(log)
         for head in ("als-a", "als-b"):
@@ -313,7 +314,7 @@ class Recipe:
         return {}
 
     def _final(self) -> dict[str, Any]:
-        """The consensus of the voters as they are now, by the weights from before, and its student."""
+        """Compute the consensus of the refitted voters with the weights of `rerank`, and distil it."""
         lists = self.agreed()[0]
         self._distil(self.run.log, self.consensus_users, lists, self.vectors[STUDENT][1])
         n, everyone = n_consensus_users(self.data.train.shape, self.settings), self.data.train.shape[0]
@@ -321,7 +322,7 @@ class Recipe:
             return {}
         if self.group.is_main:
             note(
-                f"the consensus was computed for {n:,} of {everyone:,} users, drawn at random: they have taught the "
+                f"the consensus was computed for {n:,} of {everyone:,} users, drawn at random: they taught the "
                 "student, which ranks for the others (consensus_users)"
             )
         user, item = self.vectors[STUDENT]
@@ -332,7 +333,7 @@ class Recipe:
         return {"consensus_users": n}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The consensus of the asked users: its lists [asked, L], those of the plain one, and the votes."""
+        """Consensus of the consensus users [n]: re-ranked lists [n, L], plain lists [n, L], and the votes."""
         if "consensus" not in self._cache:
             assert self.weights is not None
             log, users = self.run.log, self.consensus_users
@@ -342,24 +343,24 @@ class Recipe:
             names = [*self.settings.heads, *self.settings.fixed_voters]
             votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
             votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
-            without = [each.of_items for each in voters if each.of_items is not None]
-            votes |= {"of_items": torch.stack(without)} if without else {}
+            of_items = [voter.of_items for voter in voters if voter.of_items is not None]
+            votes |= {"of_items": torch.stack(of_items)} if of_items else {}
             self._cache["consensus"] = lists, reranker.lists, votes
-        found: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]
-        return found
+        result: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]
+        return result
 
     def tables(self) -> list[Tensor]:
         """Tensors that must match on all ranks."""
         return [item for _, item in self.vectors.values()]
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next stages depend on, of all users."""
+        """Return what the next stages depend on, for all users."""
         weights = None if self.weights is None else self.weights._asdict()
         vectors = {head: (self._gather(user), item) for head, (user, item) in self.vectors.items()}
-        return {"chosen": self.chosen, "vectors": vectors, "figures": self.figures, "weights": weights}
+        return {"chosen": self.chosen, "vectors": vectors, "figures": self.metrics, "weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        self.chosen, self.figures = state["chosen"], state["figures"]
+        """Restore what `state_dict` returned."""
+        self.chosen, self.metrics = state["chosen"], state["figures"]
         self.vectors = {head: (user[self.own].clone(), item) for head, (user, item) in state["vectors"].items()}
         self.weights = None if state["weights"] is None else Weights(**state["weights"])

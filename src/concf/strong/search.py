@@ -1,7 +1,7 @@
 """Hyper-parameter search for the voters, on the validation part of a log.
 
-A search walks over a grid from its middle to the best of the neighbours, until none is better. Every point is measured
-once, on the same users; of equals the first stays.
+Hill climbing on a grid: from the middle to the best neighbour, until none is better. Every point is measured once, on
+the same users; ties go to the first.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from concf.strong.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
-MIDDLE = 3, 4  # where a search begins: unobserved 0.01, penalty 0.01
+MIDDLE = 3, 4  # first point: unobserved 0.01, penalty 0.01
 ALPHA, BETA = voters()["rp3beta"].grid.values()
 TEMPERATURE = (0.07, 0.12, 0.2)
-WALKERS = 256  # users who walk together
-STEADY = 0.9  # of a point's validation: below it after more sweeps, the point is passed over
-TRIED = 6  # points that are looked at for those that stay
-FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # of ALS that all points share, and of each
+WALKERS = 256  # users of a block
+STABLE = 0.9  # share of a point's validation that it must keep after more sweeps
+TRIED = 6  # best points that are checked for stability
+FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # sweeps of ALS that all points share, and those of each point
 
 
 class Plan(NamedTuple):
-    """What a budget pays for.
+    """Amounts of work of a budget.
 
-    rounds:  of the searches with few factors, and with all
-    users:   validated ones whom settings are compared on, at most
-    sweeps:  of ALS once its settings are chosen, and of a refit
+    rounds:  rounds of the searches with few dimensions, and with all
+    users:   most validated users that settings are compared on
+    sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
-    student: sweeps of least squares, and epochs of the consensus loss
-    places:  of a consensus list that the student is regressed on, and that the consensus loss looks at
-    cells:   users x items that the voters are asked about in the end, at most
+    student: sweeps of ALS, and epochs of the consensus loss
+    depth:   length of the consensus lists in the student's least squares, and in its consensus loss
+    cells:   most users x items for which the final consensus is computed
     """
 
     rounds: tuple[int, int]
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
-    places: tuple[int, int]
+    depth: tuple[int, int]
     cells: int
 
 
@@ -81,9 +81,9 @@ def list_length(data: Split, settings: StrongSettings) -> int:
 
 
 class Point(NamedTuple):
-    """A point of a grid that was measured. state: what a fit may go on from."""
+    """A measured point of a grid. at: its index on each axis; value: its validation; state: for a fit to start from."""
 
-    place: tuple[int, ...]
+    at: tuple[int, ...]
     value: float
     state: Tensor | None = None
 
@@ -92,10 +92,10 @@ def climb(
     sizes: tuple[int, ...], start: tuple[int, ...], measure: Callable[[tuple[int, ...]], Point], rounds: int,
     beam: int = 1,
 ) -> list[Point]:  # fmt: skip
-    """All points that were measured, the best first. sizes: of the grid; beam: how many are climbed from at a time.
+    """Climb a grid; returns all measured points, the best first. sizes: of the grid; beam: points expanded in a round.
 
-    At most so many rounds; each measures the neighbours of the best along every axis, and with two axes those where one
-    goes up and the other down: what two settings hold back together, either may. Only the first TRIED keep their state.
+    Each round measures the neighbours of the best points along every axis, and with two axes the diagonal where one
+    goes up and the other down: two regularisers can replace each other. Only the first TRIED points keep their state.
     """
     steps = [
         tuple(sign * (axis == here) for here in range(len(sizes))) for axis in range(len(sizes)) for sign in (-1, 1)
@@ -104,20 +104,19 @@ def climb(
         steps += [(-1, 1), (1, -1)]
     seen: dict[tuple[int, ...], Point] = {}
 
-    def look_at(place: tuple[int, ...]) -> None:
-        seen[place] = measure(place)
+    def visit(index: tuple[int, ...]) -> None:
+        seen[index] = measure(index)
         for point in _best_first(seen)[TRIED:]:
-            seen[point.place] = point._replace(state=None)
+            seen[point.at] = point._replace(state=None)
 
-    look_at(start)
+    visit(start)
     for _ in range(rounds):
-        best = [point.place for point in _best_first(seen)[:beam]]
-        beside = [tuple(at + step for at, step in zip(place, each, strict=True)) for place in best for each in steps]
-        inside = [place for place in beside if all(0 <= at < size for at, size in zip(place, sizes, strict=True))]
-        for place in inside:
-            if place not in seen:
-                look_at(place)
-        if [point.place for point in _best_first(seen)[:beam]] == best:
+        best = [point.at for point in _best_first(seen)[:beam]]
+        neighbours = [tuple(map(sum, zip(index, step, strict=True))) for index in best for step in steps]
+        for index in neighbours:
+            if index not in seen and all(0 <= at < size for at, size in zip(index, sizes, strict=True)):
+                visit(index)
+        if [point.at for point in _best_first(seen)[:beam]] == best:
             break
     return _best_first(seen)
 
@@ -127,84 +126,85 @@ def _best_first(seen: Mapping[tuple[int, ...], Point]) -> list[Point]:
 
 
 def search_als(
-    als: ALS, seen: csr_array, validation: Validation, start: Tensor, place: tuple[int, int], rounds: int
+    als: ALS, seen: csr_array, validation: Validation, start: Tensor, first: tuple[int, int], rounds: int
 ) -> list[Point]:  # fmt: skip
-    """Unobserved weight and penalty by the validation of what ALS comes to, after the same sweeps at every point.
+    """Search the unobserved weight and penalty of ALS by validation, after the same number of sweeps at every point.
 
-    seen: [own users, items] what is not listed
-    start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items
+    seen: [local users, items] pairs that are not listed; first: the point to start from
+    start: [items, d] initial vectors; all points share the first sweeps, with the settings of the first point
+    state of a point: its item vectors
     """
-    _, shared = als.fit(start, UNOBSERVED[place[0]], PENALTY[place[1]], FIRST_SWEEPS)
+    _, shared = als.fit(start, UNOBSERVED[first[0]], PENALTY[first[1]], FIRST_SWEEPS)
 
-    def measure(place: tuple[int, ...]) -> Point:
-        user, item = als.fit(shared, UNOBSERVED[place[0]], PENALTY[place[1]], MORE_SWEEPS)
-        return Point(place, measured(Factors(user, item), seen, validation), item)
+    def measure(index: tuple[int, ...]) -> Point:
+        user, item = als.fit(shared, UNOBSERVED[index[0]], PENALTY[index[1]], MORE_SWEEPS)
+        return Point(index, measured(Factors(user, item), seen, validation), item)
 
-    return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds, beam=2)
+    return climb((len(UNOBSERVED), len(PENALTY)), first, measure, rounds, beam=2)
 
 
 def als_settings(point: Point) -> dict[str, float]:
-    """What a point of `search_als` stands for."""
-    return {"unobserved": UNOBSERVED[point.place[0]], "penalty": PENALTY[point.place[1]]}
+    """Return the settings at a point of `search_als`."""
+    return {"unobserved": UNOBSERVED[point.at[0]], "penalty": PENALTY[point.at[1]]}
 
 
-def steady_points(
+def stable_points(
     als: ALS, points: Sequence[Point], seen: csr_array, validation: Validation, sweeps: int, wanted: int = 2
 ) -> list[tuple[Point, tuple[Tensor, Tensor]]]:
-    """The first points of `search_als`, with their vectors after more sweeps; those that fall by them are passed over.
+    """Return the best points of `search_als` that stay good after more sweeps, with their vectors then.
 
-    Where the penalty is too strong, factors vanish one after the other: what was good after a few sweeps is nothing
-    after a few more. If too few of the first ones stay steady, the best of the others come in too.
+    With too strong a penalty, dimensions vanish one after the other: a model that is good after a few sweeps is useless
+    after a few more. If too few points are stable, the best of the others fill up.
     """
-    steady: list[tuple[Point, tuple[Tensor, Tensor]]] = []
+    stable: list[tuple[Point, tuple[Tensor, Tensor]]] = []
     fallen: list[tuple[float, Point, tuple[Tensor, Tensor]]] = []
     for point in points[:TRIED]:
         assert point.state is not None
         vectors = als.fit(point.state, **als_settings(point), sweeps=sweeps)
         value = measured(Factors(*vectors), seen, validation)
-        if value >= STEADY * point.value:
-            steady.append((point, vectors))
+        if value >= STABLE * point.value:
+            stable.append((point, vectors))
         else:
             fallen.append((value, point, vectors))
-        if len(steady) == wanted:
+        if len(stable) == wanted:
             break
-    fallen.sort(key=lambda each: -each[0])
-    return (steady + [each[1:] for each in fallen])[:wanted]
+    fallen.sort(key=lambda entry: -entry[0])
+    return (stable + [entry[1:] for entry in fallen])[:wanted]
 
 
 def measured(factors: Factors, seen: csr_array, validation: Validation) -> float:
-    """The validation of what is ranked by inner products. factors, seen: of the process's own users"""
+    """Validation metric of a ranking by inner products. factors, seen: of local users"""
     return validation.of_its_users(by_factors("", factors, seen, validation.users, validation.depth).lists)
 
 
 def search_walks(train: csr_array, seen: csr_array, validation: Validation, device: torch.device) -> dict[str, float]:
-    """The settings of RP3beta with the best validation: every beta with the first alpha, then those near the best.
+    """Search the settings of RP3beta: every beta with the first alpha, then only betas near the best.
 
-    train: of all users; seen: [own users, items] what is not listed
+    train: log of all users; seen: [local users, items] pairs that are not listed
     """
     tried: dict[tuple[float, float], float] = {}
 
-    def measure(place: tuple[int, ...]) -> Point:
-        alpha = ALPHA[place[0]]
-        best = BETA.index(max(tried, key=lambda each: tried[each])[1]) if tried else None
+    def measure(index: tuple[int, ...]) -> Point:
+        alpha = ALPHA[index[0]]
+        best = BETA.index(max(tried, key=tried.__getitem__)[1]) if tried else None
         near = BETA if best is None else BETA[max(best - 1, 0) : best + 2]
         lists = _walked_lists(Walks(train, alpha, device), seen, validation, near)
-        figures = {(alpha, beta): validation.of_its_users(listed) for beta, listed in lists.items()}
-        tried.update(figures)
-        return Point(place, max(figures.values()))
+        metrics = {(alpha, beta): validation.of_its_users(listed) for beta, listed in lists.items()}
+        tried.update(metrics)
+        return Point(index, max(metrics.values()))
 
     climb((len(ALPHA),), (len(ALPHA) // 2,), measure, len(ALPHA))
-    alpha, beta = max(tried, key=lambda each: tried[each])
+    alpha, beta = max(tried, key=tried.__getitem__)
     return {"alpha": alpha, "beta": beta}
 
 
 def _walked_lists(walks: Walks, seen: csr_array, validation: Validation, betas: Sequence[float]) -> dict[float, Tensor]:
-    """beta -> [validated, depth] the best items that are not seen, all from the same walks; of its own users."""
+    """Map each beta to lists [validated, depth] of unseen items for local users, all from the same walks."""
     users = validation.users
 
-    def listed(mine: Tensor) -> list[Tensor]:
-        scores = walks(mine + validation.first)
-        used = torch.from_numpy(flat_cells(seen[mine.cpu().numpy()])).to(scores.device)
+    def listed(block: Tensor) -> list[Tensor]:
+        scores = walks(block + validation.first)
+        used = torch.from_numpy(flat_cells(seen[block.cpu().numpy()])).to(scores.device)
         scores.view(-1).index_fill_(0, used, 0.0)
         return [top_k(walks.held_back(scores, beta), validation.depth)[1] for beta in betas]
 
@@ -215,26 +215,26 @@ def _walked_lists(walks: Walks, seen: csr_array, validation: Validation, betas: 
 def search_fixed(
     name: str, train: csr_array, seen: csr_array, validation: Validation, device: torch.device, rounds: int
 ) -> dict[str, float]:
-    """The settings of a fixed voter by the validation of its lists, from the middle of its grid.
+    """Search the settings of a fixed voter by the validation of its lists, from the middle of its grid.
 
-    train: of all users; seen: [own users, items] what is not listed
+    train: log of all users; seen: [local users, items] pairs that are not listed
     """
     grid = voters()[name].grid
 
-    def settings(place: tuple[int, ...]) -> dict[str, float]:
-        return {setting: values[at] for (setting, values), at in zip(grid.items(), place, strict=True)}
+    def settings(index: tuple[int, ...]) -> dict[str, float]:
+        return {setting: values[at] for (setting, values), at in zip(grid.items(), index, strict=True)}
 
-    def measure(place: tuple[int, ...]) -> Point:
-        fitted = voter(name, settings(place)).fit(train, device=device, group=validation.group)
+    def measure(index: tuple[int, ...]) -> Point:
+        fitted = voter(name, settings(index)).fit(train, device=device, group=validation.group)
         lists = first_items(Offset(fitted, validation.first), seen, validation.users, validation.depth)[0]
-        return Point(place, validation.of_its_users(lists))
+        return Point(index, validation.of_its_users(lists))
 
     sizes = tuple(map(len, grid.values()))
-    return settings(climb(sizes, tuple((size - 1) // 2 for size in sizes), measure, rounds)[0].place)
+    return settings(climb(sizes, tuple((size - 1) // 2 for size in sizes), measure, rounds)[0].at)
 
 
 def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
-    """Whether a fixed voter pays on such a log; a given one always votes."""
+    """Whether a fixed voter is affordable on a log of that shape; a given one always is."""
     vote = voters().get(name)
     on_cpu, on_gpu = (inf, inf) if vote is None else vote.most
     return min(shape) <= (on_cpu if device.type == "cpu" else on_gpu)
@@ -243,13 +243,13 @@ def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
 def search_temperature(
     train: csr_array, seen: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int
 ) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:  # fmt: skip
-    """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`, best first.
+    """Train the softmax for an epoch at each temperature; returns the best (validation, temperature, vectors).
 
-    train, seen, user: of the process's own users; seen: what is not listed; wanted: how many
+    train, seen, user: of local users; seen: pairs that are not listed; wanted: how many to return
     """
     tried: list[tuple[float, float, tuple[Tensor, Tensor]]] = []
     for temperature in TEMPERATURE:
         vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, validation.group)
         tried.append((measured(Factors(*vectors), seen, validation), temperature, vectors))
-        tried = sorted(tried, key=lambda each: -each[0])[:wanted]
+        tried = sorted(tried, key=lambda entry: -entry[0])[:wanted]
     return tried

@@ -1,4 +1,4 @@
-"""A softmax over all items of the cosine between user and item, learned by gradients from given vectors.
+"""Softmax head: cosine of user and item, a softmax over all items, trained by Adam from given vectors.
 
 L = -sum_(u,i) w_ui log softmax(cos(x_u, .) / t)_i   over the observed pairs and their weights
 """
@@ -22,16 +22,16 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 LEARNING_RATE = 0.01
 STEPS = 24  # batches of an epoch, each of a share of the users ...
 FEWEST_USERS = 64  # ... and of no fewer users than that
-LENGTH = 1.6  # of every vector at the start: Adam moves each of its numbers by about the learning rate
-LEAST_LENGTH = 1e-12  # of a vector, whose direction is its quotient by no less
+LENGTH = 1.6  # initial length of all vectors: Adam moves each dimension by about the learning rate
+LEAST_LENGTH = 1e-12  # lower bound of a norm that is divided by
 CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
-USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # of a user who was not there, and how long a step may be
+USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # steps for a new user, and the range of their lengths
 
 
 class Adam:
     """Steps of PyTorch's Adam along given gradients.
 
-    A function of torch.optim, whose classes load PyTorch's compiler: that takes as long as training on a small log.
+    Uses the function of torch.optim: its classes import PyTorch's compiler, which takes as long as a small training.
     """
 
     def __init__(self, tables: Sequence[Tensor]) -> None:
@@ -54,10 +54,9 @@ def fit_softmax(
     train: csr_array, user: Tensor, item: Tensor, temperature: float, epochs: int, seed: int,
     users: Tensor | None = None, group: ProcessGroup = ALONE,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """([users, d], [items, d]) of length 1. user, item: the start; users: [n] those who are learned from, None: all.
+    """Fit vectors ([users, d], [items, d]) of length 1. user, item: initial vectors; users: [n] to train on, None: all.
 
-    Of several processes each has the log, the vectors and the positions of its own users, and looks at those of every
-    batch.
+    Each process has the log and vectors of its local users, and computes the gradients of its users of every batch.
     """
     pairs = Pairs.observed(train, user.device, user.dtype)
     count = torch.bincount(pairs.user, minlength=len(user))
@@ -65,11 +64,11 @@ def fit_softmax(
     everyone = torch.arange(len(user), device=user.device) if users is None else users
     everyone = everyone[count[everyone] > 0]
     lengths = group.lengths(user)
-    begin = sum(lengths[: group.rank])  # of the own users among all
+    begin = sum(lengths[: group.rank])  # offset of the local users
     everyone = group.join(everyone + begin)
     if not len(everyone):
         return F.normalize(user), F.normalize(item)
-    vectors = [F.normalize(each) * LENGTH for each in (user, item)]
+    vectors = [F.normalize(table) * LENGTH for table in (user, item)]
     optimiser = Adam(vectors)
     random = torch.Generator().manual_seed(seed)
     batches = max(1, min(STEPS, len(everyone) // FEWEST_USERS))
@@ -77,12 +76,12 @@ def fit_softmax(
     for _ in range(epochs):
         order = everyone[torch.randperm(len(everyone), generator=random).to(user.device)]
         for batch in order.chunk(batches):
-            mine = batch[(batch >= begin) & (batch < begin + len(user))] - begin
-            row = torch.repeat_interleave(torch.arange(len(mine), device=mine.device), count[mine])
-            place = torch.arange(len(row), device=mine.device) - (count[mine].cumsum(0) - count[mine])[row]
-            at = first[mine][row] + place
-            slopes = gradients(vectors[0], vectors[1], mine, row, pairs.item[at], pairs.weight[at], temperature, group)
-            optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # it falls in the second half
+            local = batch[(batch >= begin) & (batch < begin + len(user))] - begin
+            row = torch.repeat_interleave(torch.arange(len(local), device=local.device), count[local])
+            offset = torch.arange(len(row), device=local.device) - (count[local].cumsum(0) - count[local])[row]
+            at = first[local][row] + offset
+            slopes = gradients(vectors[0], vectors[1], local, row, pairs.item[at], pairs.weight[at], temperature, group)
+            optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # decays in the second half
             step += 1
     return F.normalize(vectors[0]), F.normalize(vectors[1])
 
@@ -91,69 +90,68 @@ def gradients(
     user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, weight: Tensor, temperature: float,
     group: ProcessGroup = ALONE,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """([users, d], [items, d]) of the weighted mean loss over the pairs (users[row], items), row ascending.
+    """([users, d], [items, d]) gradients of the weighted mean loss over the pairs (users[row], items), row ascending.
 
-    With p_ui the softmax of the scores of user u and n_u the weights of u's pairs together, the slope of the loss at
-    the score of item i is n_u p_ui, less the weight of each pair (u, i), over the weights of all pairs. As many users
-    go through together as the scores of all items can be held of. Of several processes each has its own users, and
-    their pairs.
+    With p_ui the softmax of user u and n_u the sum of the weights of u's pairs, the derivative by the score of item i
+    is n_u p_ui - w_ui, over the sum of all weights. Users are taken in blocks whose scores fit into memory. Each
+    process has its local users and their pairs.
     """
-    device, own = user.device, user[users]
-    mine, theirs = F.normalize(own), F.normalize(item)
-    count = torch.bincount(row, minlength=len(own))
-    ends, mass = [0, *count.cumsum(0).tolist()], weight.new_zeros(len(own)).index_add_(0, row, weight)
-    of_users, of_items = torch.zeros_like(mine), torch.zeros_like(theirs)
+    device, rows = user.device, user[users]
+    user_dirs, item_dirs = F.normalize(rows), F.normalize(item)
+    count = torch.bincount(row, minlength=len(rows))
+    ends, mass = [0, *count.cumsum(0).tolist()], weight.new_zeros(len(rows)).index_add_(0, row, weight)
+    d_rows, d_item = torch.zeros_like(user_dirs), torch.zeros_like(item_dirs)
     size = max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // len(item))
-    for first in range(0, len(own), size):
-        chunk = slice(first, min(first + size, len(own)))
-        slope = mine.new_empty(chunk.stop - first, len(item))
+    for first in range(0, len(rows), size):
+        chunk = slice(first, min(first + size, len(rows)))
+        slope = user_dirs.new_empty(chunk.stop - first, len(item))
 
-        def at_users(some: slice, slope: Tensor = slope, first: int = first) -> None:
-            here = slice(first + some.start, first + some.stop)
-            pairs = slice(ends[here.start], ends[here.stop])
-            part = torch.mm(mine[here], theirs.T, out=slope[some]).div_(temperature)
-            torch.softmax(part, 1, out=part).mul_(mass[here, None])
-            cells = (row[pairs] - here.start) * len(item) + items[pairs]
+        def at_users(block: slice, slope: Tensor = slope, first: int = first) -> None:
+            at = slice(first + block.start, first + block.stop)
+            pairs = slice(ends[at.start], ends[at.stop])
+            part = torch.mm(user_dirs[at], item_dirs.T, out=slope[block]).div_(temperature)
+            torch.softmax(part, 1, out=part).mul_(mass[at, None])
+            cells = (row[pairs] - at.start) * len(item) + items[pairs]
             part.view(-1).index_add_(0, cells, weight[pairs], alpha=-1)
-            of_users[here] = _through_norm(part @ theirs, mine[here], own[here])
+            d_rows[at] = _through_norm(part @ item_dirs, user_dirs[at], rows[at])
 
-        def at_items(some: slice, slope: Tensor = slope, chunk: slice = chunk) -> None:
-            of_items[some].addmm_(slope[:, some].T, mine[chunk])
+        def at_items(block: slice, slope: Tensor = slope, chunk: slice = chunk) -> None:
+            d_item[block].addmm_(slope[:, block].T, user_dirs[chunk])
 
         each_block(at_users, len(slope), device)
         each_block(at_items, len(item), device)
     total = weight.sum(dtype=torch.float64)
     group.all_reduce([total])
-    group.all_reduce([of_items])
+    group.all_reduce([d_item])
     scale = 1 / (temperature * float(total))
 
-    def finish(some: slice) -> None:
-        of_items[some] = _through_norm(of_items[some], theirs[some], item[some]).mul_(scale)
+    def finish(block: slice) -> None:
+        d_item[block] = _through_norm(d_item[block], item_dirs[block], item[block]).mul_(scale)
 
     each_block(finish, len(item), device)
-    return torch.zeros_like(user).index_copy_(0, users, of_users.mul_(scale)), of_items
+    return torch.zeros_like(user).index_copy_(0, users, d_rows.mul_(scale)), d_item
 
 
 def _through_norm(slope: Tensor, direction: Tensor, vector: Tensor) -> Tensor:
-    """[n, d] the slope at vectors of that at their directions."""
+    """[n, d] gradient by vectors, from the gradient by their directions."""
     along: Tensor = (slope * direction).sum(1, keepdim=True)
     length: Tensor = torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp(min=LEAST_LENGTH)
     return (slope - along * direction) / length
 
 
 class UserSoftmax:
-    """The best directions of users who were not there: the minimum of L to given item vectors [items, d].
+    """Directions of new users that minimise L for fixed item vectors [items, d].
 
-    With m the weighted mean direction of a history and p the softmax, the slope along the sphere is that of
-    m - sum_j p_j y_j. Each user moves along it by a step of its own, from the last two slopes (Barzilai and Borwein,
-    1988): Newton's method with a curvature that is one number. What a step has made worse is kept as it was best.
+    With m the weighted mean direction of a history and p the softmax, users move along the tangential part of
+    m - sum_j p_j y_j, each with its own step length from the last two gradients (Barzilai and Borwein, 1988). The best
+    vector of all steps is kept.
     """
 
     def __init__(self, item: Tensor, temperature: float) -> None:
         self.item, self.temperature = F.normalize(item), temperature
 
     def __call__(self, histories: csr_array, steps: int = USER_STEPS) -> Tensor:
-        """[users, d] of length 1, of histories [users, items]; 0 of an empty one."""
+        """[users, d] vectors of length 1 for histories [users, items]; 0 for an empty one."""
         mean = torch.from_numpy(np.asarray(histories @ self.item.numpy() / degrees(histories)[0][:, None], np.float32))
         here, best = F.normalize(mean), F.normalize(mean)
         least, step = torch.full((len(mean), 1), torch.inf), torch.ones(len(mean), 1)

@@ -1,8 +1,8 @@
-"""The weights of the re-ranker: a softmax regression over lists, with a ridge penalty, by Newton's method.
+"""Fit the weights of the re-ranker: a softmax regression over lists, with a ridge penalty, by Newton's method.
 
     L(w) = sum_u [ log sum_i e^(s_ui) - sum_i t_ui s_ui ] + sum_f p_f (w_f - w0_f)^2,   s_ui = <w, x_ui>
 
-over the items i of each user's list, with t_ui the share of an item in what the user holds out.
+over the items i of each user's list; t_ui is 1 / (held-out items in the list) for a held-out item, else 0.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from torch import Tensor
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ProcessGroup
 
-STEPS = 50  # of Newton, at most
-SLOW = 0.3  # a step that is longer than so much of the one before asks for a new curvature
+STEPS = 50  # most Newton steps
+SLOW = 0.3  # the Hessian is renewed where a step is longer than this share of the one before
 
 
 class TrainingSet(NamedTuple):
-    """What the weights are fitted on.
+    """Training data of the weights.
 
-    features: [users, L, F], centred; empty: [users, L] where a list is shorter; wanted: [users, L] the share of each
-    item in what the user holds out; blocks: of each fold, the rows of its learners; prior: [F] the weights of the plain
-    consensus, float64; penalty: [F] of the squared distance from them; group: the processes that have the users
+    features: [users, L, F], centred; empty: [users, L] padding of shorter lists; target: [users, L] t_ui; blocks: for
+    each fold, slices of its users; prior: [F] w0, float64; penalty: [F] p; group: processes that share the users
     """
 
     features: Tensor
     empty: Tensor
-    wanted: Tensor
+    target: Tensor
     blocks: list[list[slice]]
     prior: Tensor
     penalty: Tensor
@@ -40,12 +39,12 @@ class TrainingSet(NamedTuple):
 def fit_weights(
     training: TrainingSet, left_out: int | None, begin: Tensor, curvature: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """([F], [F, F]) the best weights, float64, and the curvature that led there. left_out: the fold not fitted on.
+    """([F], [F, F]) optimal weights, float64, and the last Hessian. left_out: the fold that is not fitted on.
 
-    begin: the first weights; curvature: there, or near enough. It changes little near the minimum: as long as the steps
-    fall quickly it stays what it was.
+    begin: initial weights; curvature: Hessian near them. It changes little near the minimum, so it is kept as long as
+    the steps shrink quickly.
     """
-    blocks = [each for fold, rows in enumerate(training.blocks) if fold != left_out for each in rows]
+    blocks = [block for fold, blocks in enumerate(training.blocks) if fold != left_out for block in blocks]
     tolerance = torch.finfo(training.features.dtype).eps ** 0.5
     weights, (cost, slope) = begin, _slope(begin, training, blocks)
     curvature = _curvature(begin, training, blocks) if curvature is None else curvature
@@ -54,7 +53,7 @@ def fit_weights(
         if step.abs().max() < tolerance:
             break
         further = _slope(weights - step, training, blocks)
-        if further[0] > cost * (1 + 1e-6):  # too far: Newton's steps are for the neighbourhood of the minimum
+        if further[0] > cost * (1 + 1e-6):  # overshoot: halve the step
             step = step / 2
             continue
         weights, (cost, slope), last = weights - step, further, step.abs().max()
@@ -66,18 +65,18 @@ def fit_weights(
 
 
 def _slope(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> tuple[float, Tensor]:
-    """The penalised cost of the weights, and its slope [F]."""
+    """Penalised cost of the weights, and its gradient [F]."""
     small = weights.to(training.features)
 
     def of_block(rows: slice) -> tuple[Tensor, Tensor]:
-        features, empty, wanted = training.features[rows], training.empty[rows], training.wanted[rows]
+        features, empty, target = training.features[rows], training.empty[rows], training.target[rows]
         scores = (features @ small).masked_fill(empty, -torch.inf)
-        cost = (scores.logsumexp(1) - (wanted * scores.masked_fill(empty, 0)).sum(1)).sum()
-        return cost, (scores.softmax(1) - wanted).flatten() @ features.flatten(0, 1)
+        cost = (scores.logsumexp(1) - (target * scores.masked_fill(empty, 0)).sum(1)).sum()
+        return cost, (scores.softmax(1) - target).flatten() @ features.flatten(0, 1)
 
     away = weights - training.prior
     cost, slope = (training.penalty * away.square()).sum(), 2 * training.penalty * away
-    if not training.group.is_main:  # once in the sum over processes
+    if not training.group.is_main:  # the penalty is added once
         cost, slope = torch.zeros_like(cost), torch.zeros_like(slope)
     for more_cost, more_slope in in_blocks(of_block, blocks, weights.device):
         cost, slope = cost + more_cost, slope + more_slope
@@ -86,7 +85,7 @@ def _slope(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> t
 
 
 def _curvature(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> Tensor:
-    """[F, F] of the penalised cost."""
+    """[F, F] Hessian of the penalised cost."""
     small = weights.to(training.features)
 
     def of_block(rows: slice) -> Tensor:

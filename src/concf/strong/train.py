@@ -105,28 +105,29 @@ def large_tables(
     fixed = [name for name in settings.fixed_voters if has_a_vote(name, shape, device)]
     heads, voters = len(settings.heads), len(settings.heads) - 1 + len(fixed)
     k = min(settings.consensus.top_k or items, items)
-    asked = n_consensus_users(shape, settings)
+    consensus_users = n_consensus_users(shape, settings)
     kept = 3 * list_length(data, settings) * INT + (heads + len(settings.fixed_voters)) * k * INT  # of a user
     learners = min(
         min(len(data.validated), VALIDATED, settings.training.validated_users or VALIDATED), MOST_LEARNERS
     ) * min(TOP, items)
-    pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + asked * plan.places[0]
+    pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + consensus_users * plan.depth[0]
     sent = 2 * users * d * FLOAT if group.several else 0  # user vectors of all processes, and a copy
+    batch = consensus_users // max(1, min(BATCHES, consensus_users // USERS))
     in_turn = {
         "features of the re-ranker": learners * n_features(voters, heads - 1, len(fixed)) * FLOAT // group.size,
         "weights of EASE^R": min(shape) ** 2 * EASE if "ease" in fixed else 0,
         "lists and scores of the voters":
-            asked * k * (voters * INT + len(fixed) * LISTED_FEATURES * FLOAT) // group.size,
+            consensus_users * k * (voters * INT + len(fixed) * LISTED_FEATURES * FLOAT) // group.size,
         "pairs that the student is fitted to": pairs * (PAIR * (1 + group.several) + 2 * BLOCK) // group.size + sent,
         "vectors of a batch of the student":
-            asked // max(1, min(BATCHES, asked // USERS)) * min(plan.places[1], items) * d * FLOAT // group.size,
+            batch * min(plan.depth[1], items) * d * FLOAT // group.size,
         "lists and votes gathered for all users":
-            users * kept if asked < users or group.several else 0,
+            users * kept if consensus_users < users or group.several else 0,
     }  # fmt: skip
     largest = max(in_turn, key=lambda name: in_turn[name])
     sizes = {
         "vectors of all voters and the student": heads * (users + local + 2 * items) * d * FLOAT,
-        "lists and votes of the consensus": asked * kept // group.size,
+        "lists and votes of the consensus": consensus_users * kept // group.size,
         largest: in_turn[largest],
     }
     return {name: (size, SMALLER[name]) for name, size in sizes.items()}

@@ -1,14 +1,13 @@
-"""The stages of an update: what a finished run has learned is carried over to a log that has grown.
+"""Stages of an update: carry a finished run over to a log that has grown.
 
-    rerank    the re-ranker, fitted to how the voters as they were rank the new pairs; where few users have some, near
-              its weights of before (or these are carried over)
-    refit     the voters on the whole log, each from where it was
-    final     the consensus for everyone, and its student, from where it was
+    rerank    fit the re-ranker to how the old voters rank the new pairs; with few users, near its old weights (or carry
+              these over)
+    refit     refit the voters on the whole log, from their old vectors
+    final     compute the consensus for all users, and fine-tune the student
 
-Nothing is searched for: the settings are those of the run before. The new pairs were seen by no voter, so that the
-re-ranker learns from them what follows on what, which pairs held out at random cannot tell. Known users and items begin
-with their vectors, a new item with the mean of the items that its users used, a new user with the mean of its items;
-the sweeps of ALS then solve both.
+Settings are not searched again. No voter has seen the new pairs, so the re-ranker can learn how the past predicts the
+future, unlike from pairs held out at random. Known users and items start with their vectors, a new item with the mean
+of the items that its users used, a new user with the mean of its items; sweeps of ALS then fit both.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ from concf.strong.settings import STUDENT
 if TYPE_CHECKING:
     from concf.data.join import Joined  # which loads Polars
 
-SWEEPS, EPOCHS, DISTILLED = 2, 2, (1, 1)  # of ALS, of the softmax, and of the student: of least squares, of gradients
-FEWEST, ENOUGH, FITTED = 100, 1000, 1024  # known users with new pairs: to move weights, to fit them anew, at most
+SWEEPS, EPOCHS, DISTILLED = 2, 2, (1, 1)  # of ALS, of the softmax, and of the student (ALS, consensus loss)
+FEWEST, ENOUGH, FITTED = 100, 1000, 1024  # known users with new pairs: to move weights, to fit them anew, most used
 Vectors = tuple[Tensor, Tensor]
 
 
 class UpdateSettings(Settings):
-    """How an update is made."""
+    """Settings of an update."""
 
     hold: float = Field(0.0, ge=0, le=1, description="how far known vectors are held: 0 they move freely, 1 not at all")
     rerank: Literal["refit", "carry"] = Field("refit", description="the re-ranker's weights: fitted anew, or as before")
 
 
 class Update(Recipe):
-    """The stages of an update, and what they start from.
+    """Stages of an update, and what they start from.
 
-    known: ([users], [items]) whether each was there before; fresh: [pairs] whether a pair is new
+    known: ([users], [items]) whether each was in the old log; fresh: [pairs] whether a pair is new
     """
 
     def __init__(self, run: StrongRun, settings: UpdateSettings) -> None:
@@ -69,41 +68,41 @@ class Update(Recipe):
         self.stages |= {"refit": self._refit, "final": self._final}
 
     def carry(self, before: StrongRun, joined: Joined) -> None:
-        """Begin with what a finished run has learned."""
+        """Carry over settings, weights and vectors of a finished run."""
         votes = before.best[CONSENSUS].votes
-        self.chosen, self.figures = before.chosen, carried_figures(before)
+        self.chosen, self.metrics = before.chosen, carried_metrics(before)
         self.validated_users = before.validated_users
         self.weights = Weights(votes["centre"].to(self.device), votes["weights"].to(self.device), torch.empty(0))
-        places = [torch.from_numpy(each).to(self.device) for each in (joined.users, joined.items)]
-        self.known = tuple(each >= 0 for each in places)
+        old_rows = [torch.from_numpy(rows).to(self.device) for rows in (joined.users, joined.items)]
+        self.known = tuple(rows >= 0 for rows in old_rows)
         self.fresh = torch.from_numpy(joined.fresh).to(self.device)
         random = torch.Generator().manual_seed(self._seed(6))
         for head in before.heads:
             factors = before.factors(head).to(self.device)
             tables = factors.user, factors.item
             user, item = (
-                F.embedding(where.clamp(min=0), table).where(known[:, None], 0)
-                for where, table, known in zip(places, tables, self.known, strict=True)
+                F.embedding(rows.clamp(min=0), table).where(known[:, None], 0)
+                for rows, table, known in zip(old_rows, tables, self.known, strict=True)
             )
             self.vectors[head] = beside_neighbours(self.run.log, user, item, self.known, random)
         self._keep_voters()
 
     def _keep_voters(self) -> None:
-        """The re-ranker has weights for the voters that it was fitted with, whatever the size of the log is now."""
+        """Keep the voters that the re-ranker was fitted with, whatever the size of the log is now."""
         self.fixed = [name for name in self.settings.fixed_voters if name in self.chosen]
 
     def stage(self, number: int) -> dict[str, Any]:
-        """Carry out one stage; the first record has what was carried over."""
+        """Run one stage; the first record has what was carried over."""
         if number:
             return super().stage(number)
-        carried = {"chosen": dict(self.chosen), "validation": dict(self.figures)}
+        carried = {"chosen": dict(self.chosen), "validation": dict(self.metrics)}
         carried |= {"validated_users": self.validated_users, "carried_validation": True}
         return carried | super().stage(number)
 
     def _rerank(self) -> dict[str, Any]:
-        """Fit the re-ranker to what known users have chosen since, ranked by voters who have not seen it.
+        """Fit the re-ranker to the new pairs of known users and items, ranked by voters that have not seen them.
 
-        Test pairs, old and new, are neither fitted to nor known to a voter, unless the run learns from them anyway.
+        Test pairs, old and new, are used neither here nor by a voter, unless the run learns from the test part.
         """
         data, fresh = self.run.data, self.fresh.cpu().numpy()
         of_user, of_item = (each.cpu().numpy() for each in self.known)
@@ -126,11 +125,11 @@ class Update(Recipe):
         self._validate(STUDENT)
         del self._cache["lists"]
         self.data, self.validation = whole, validation
-        measured = {"validation": dict(self.figures), "validated_users": len(everyone)}
+        measured = {"validation": dict(self.metrics), "validated_users": len(everyone)}
         return measured | {"carried_validation": False}
 
     def _refit(self) -> dict[str, Any]:
-        """The voters on the whole log, held to where they were."""
+        """Refit the voters on the whole log, held to their old vectors."""
         before = dict(self.vectors)
         super()._refit()
         for head in before.keys() - {STUDENT}:
@@ -138,55 +137,55 @@ class Update(Recipe):
         return {}
 
     def _final(self) -> dict[str, Any]:
-        """The consensus, and the student, held to where it was."""
+        """Compute the consensus and the student, held to its old vectors."""
         before = self.vectors[STUDENT]
         record = super()._final()
         self._hold(STUDENT, before)
         return record
 
     def _hold(self, head: str, before: Vectors) -> None:
-        """Known vectors part of the way back. ALS turns its basis, which is turned to fit the one of before first."""
+        """Move known vectors part of the way back. ALS may rotate its basis, which is aligned to the old one first."""
         if not self.update.hold:
             return
-        turned = aligned(self.vectors[head], before, self.known[1])
+        rotated = aligned(self.vectors[head], before, self.known[1])
         user, item = (
             torch.where(known[:, None], torch.lerp(now, was, self.update.hold), now)
-            for now, was, known in zip(turned, before, self.known, strict=True)
+            for now, was, known in zip(rotated, before, self.known, strict=True)
         )
         self.vectors[head] = (F.normalize(user), F.normalize(item)) if head in self.softmaxes else (user, item)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next stages depend on."""
+        """Return what the next stages depend on."""
         return super().state_dict() | {
             "known": list(self.known), "fresh": self.fresh, "validated_users": self.validated_users,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.known, self.fresh = tuple(state["known"]), state["fresh"]
         self.validated_users = state["validated_users"]
         self._keep_voters()
 
 
-def carried_figures(run: StrongRun) -> dict[str, float]:
-    """Head, voter or consensus -> the validation figure that its weight rests on."""
-    recorded = {name: each for record in run.history for name, each in record.get("validation", {}).items()}
+def carried_metrics(run: StrongRun) -> dict[str, float]:
+    """Map each head, voter and consensus to the validation metric that its weight is based on."""
+    recorded = {name: value for record in run.history for name, value in record.get("validation", {}).items()}
     return recorded | {name: best.validation for name, best in run.best.items()}
 
 
 def beside_neighbours(
     log: csr_array, user: Tensor, item: Tensor, known: tuple[Tensor, ...], random: torch.Generator
 ) -> Vectors:
-    """The vectors [users, d], [items, d] with those of new users and items filled in.
+    """Fill in the vectors of new users and items in [users, d], [items, d].
 
-    A new item: the mean, over its users, of the mean vector of the known items that they used; a short random vector if
-    they used none. A new user: the mean of its items.
+    A new item gets the mean, over its users, of the mean vector of the known items that they used; a short random
+    vector if they used none. A new user gets the mean of its items.
     """
-    old_users, old_items = (each.cpu().numpy() for each in known)
+    old_users, old_items = (side.cpu().numpy() for side in known)
     vectors = item.cpu().numpy()
-    from_known, there = _means(csr_array(log @ diags_array(old_items.astype(np.float32))), vectors)
-    to_users = csr_array(log.T @ diags_array(there.astype(np.float32)))
+    from_known, has_known = _means(csr_array(log @ diags_array(old_items.astype(np.float32))), vectors)
+    to_users = csr_array(log.T @ diags_array(has_known.astype(np.float32)))
     near, reached = _means(to_users, from_known)
     drawn = torch.randn(*item.shape, generator=random, dtype=item.dtype).mul_(START / item.shape[1] ** 0.5).numpy()
     vectors = np.where(old_items[:, None], vectors, np.where(reached[:, None], near, drawn))
@@ -195,13 +194,13 @@ def beside_neighbours(
 
 
 def _means(weights: csr_array, vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """([n, d], [n]) the mean of each row's vectors, and whether it has any."""
+    """([n, d], [n]) weighted mean of each row's vectors, and whether the row has any."""
     total = np.asarray(weights.sum(1)).ravel()
     return (weights @ vectors) / np.where(total > 0, total, 1)[:, None], total > 0
 
 
 def aligned(vectors: Vectors, before: Vectors, known: Tensor) -> Vectors:
-    """The vectors in the basis in which the known items are nearest to where they were; no score changes."""
+    """Rotate the vectors so that known items are nearest to their old vectors (Procrustes); no score changes."""
     left, _, right = torch.linalg.svd((vectors[1][known].T @ before[1][known]).double())
-    turn = (left @ right).to(vectors[0])
-    return vectors[0] @ turn, vectors[1] @ turn
+    rotation = (left @ right).to(vectors[0])
+    return vectors[0] @ rotation, vectors[1] @ rotation
