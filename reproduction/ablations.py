@@ -56,8 +56,8 @@ class SelectedPairs(HeadLosses):
         whole = [name for name, each in self.objectives.items() if each.needs == "everything"]
         if whole:
             raise ConfigError(f"ConCF-S: {whole[0]!r} is no sum over observed pairs; leave it out")
-        if self.sampled is not None or len(self.model.user) > 1:
-            raise ConfigError("ConCF-S chooses by the shared embedding of whole pairs: share it, and sample no softmax")
+        if len(self.model.user) > 1:
+            raise ConfigError("ConCF-S chooses by the shared embedding of pairs: share it")
         seed = int(self.model.user.detach().view(torch.int32).sum()) % 2**63  # which the run's seed decides
         draws = torch.Generator().manual_seed(seed)
         selector = Selector(self.model.user.shape[2], len(self.objectives), draws)

@@ -18,7 +18,6 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products in a fixed order; read when CUDA starts
@@ -147,8 +146,8 @@ class HeldUp(torch.autograd.Function):
 class Lab:
     """One state of one run, from which the same step is made again and again."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None) -> None:
-        self.trainer = Trainer(small(), chosen(preset, dropout, samples), 3, "cuda")
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float) -> None:
+        self.trainer = Trainer(small(), chosen(preset, dropout), 3, "cuda")
         self.patch, self.poison = monkeypatch, Poison()
         self.trainer.step.on = False
         for epoch in range(2):
@@ -156,9 +155,6 @@ class Lab:
             self.trainer.consensus.update()
         assert self.trainer.consensus.distils(2)
         self.batch = next(self.trainer._draw(2).split(self.trainer.settings.training.batch))
-        if self.trainer.sampled is not None:
-            drawn = self.trainer.sampled.draw(3, 2, 0).to(self.trainer.device)
-            self.batch = replace(self.batch, drawn=drawn)
         self.start = [part.clone() for part in moving(self.trainer)]
         torch.cuda.synchronize()
 
@@ -242,10 +238,8 @@ class Lab:
             yield self.again(replay)
 
 
-def chosen(preset: str, dropout: float, samples: int | None) -> RunSettings:
+def chosen(preset: str, dropout: float) -> RunSettings:
     parts: dict[str, Any] = {"model": {"dimensions": 24, "dropout": dropout, "initial_std": 0.3}}
-    if samples is not None:
-        parts["losses"] = {"softmax_samples": samples}
     return with_a_student(**parts) if preset == "student" else settings(preset, **parts)
 
 
@@ -253,18 +247,13 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
 
 
-CASES = pytest.mark.parametrize(
-    ("preset", "dropout", "samples"),
-    [("reference", 0.3, None), ("reference", 0.0, 20), ("student", 0.0, None)],
-)
+CASES = pytest.mark.parametrize(("preset", "dropout"), [("reference", 0.3), ("student", 0.0)])
 
 
 @CASES
 @pytest.mark.usefixtures("kind", "in_order")
-def test_replays_have_the_bits_of_one_stream(
-    monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None
-) -> None:
-    lab = Lab(monkeypatch, preset, dropout, samples)
+def test_replays_have_the_bits_of_one_stream(monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float) -> None:
+    lab = Lab(monkeypatch, preset, dropout)
     expected, held_up = lab.eager(), [None, *lab.streams()]
     assert all(part.isfinite().all() for part in expected)
     times = -(-REPLAYS // len(held_up))
@@ -278,7 +267,7 @@ def test_no_two_streams_of_a_step_are_one_stream(heads: int) -> None:
     """Nor one of them the stream that the step is captured on: PyTorch hands out 32 streams in turn."""
     names = {"objectives": tuple(f"bpr#{k}" for k in range(heads))}
     for _ in range(3):
-        trainer = Trainer(small(), chosen("reference", 0.0, None).model_copy(update=names), 3, "cuda")
+        trainer = Trainer(small(), chosen("reference", 0.0).model_copy(update=names), 3, "cuda")
         owners = (trainer.streams, trainer.head_losses.streams, trainer.head_losses.consensus_streams)
         streams = [trainer.step.stream, *(stream for owner in owners for stream in owner.streams)]
         assert len({stream.cuda_stream for stream in streams}) == len(streams)
@@ -287,7 +276,7 @@ def test_no_two_streams_of_a_step_are_one_stream(heads: int) -> None:
 @pytest.mark.usefixtures("kind", "in_order")
 def test_a_race_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault of old: what a stream reads is given back, and so to others, while the stream may still be at work."""
-    lab = Lab(monkeypatch, "reference", 0.0, None)
+    lab = Lab(monkeypatch, "reference", 0.0)
     expected, stream = lab.eager(), Streams.stream
     monkeypatch.setattr(Streams, "stream", lambda owner, place, *_: stream(owner, place))
     assert all(not equal(found, expected) for held_up in lab.streams() for found in lab.replays(held_up, 2))
@@ -295,11 +284,9 @@ def test_a_race_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @CASES
 @pytest.mark.usefixtures("kind")
-def test_replays_differ_by_rounding_alone(
-    monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None
-) -> None:
+def test_replays_differ_by_rounding_alone(monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float) -> None:
     """The sums as they are: the losses and gradient scales of one step, in shares of each."""
-    lab = Lab(monkeypatch, preset, dropout, samples)
+    lab = Lab(monkeypatch, preset, dropout)
     expected = lab.eager()[0].double()
     for found in lab.replays(None, REPLAYS):
         assert torch.allclose(found[0].double(), expected, rtol=EXACT, atol=EXACT * expected.abs().max().item())
@@ -307,8 +294,8 @@ def test_replays_differ_by_rounding_alone(
 
 @CASES
 @pytest.mark.usefixtures("kind", "in_order")
-def test_captured_epochs_have_the_bits_of_eager_ones(preset: str, dropout: float, samples: int | None) -> None:
-    captured, eager = (Trainer(small(), chosen(preset, dropout, samples), 3, "cuda") for _ in range(2))
+def test_captured_epochs_have_the_bits_of_eager_ones(preset: str, dropout: float) -> None:
+    captured, eager = (Trainer(small(), chosen(preset, dropout), 3, "cuda") for _ in range(2))
     eager.step.on = False
     losses = []
     for epoch in range(4):

@@ -33,7 +33,6 @@ from concf.reference.kernels import (
     take_rows,
     two_layers,
 )
-from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
 from concf.runs.settings import RunSettings
 
@@ -273,18 +272,6 @@ def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
         follow(first, second)
     if second.consensus.distils(3):
         assert any(teaching for _, teaching in first.step.graphs)
-
-
-@pytest.mark.parametrize("objectives", [FIVE, ("bpr", "multinomial")])
-def test_epochs_with_a_sampled_softmax_equal_those_on_the_cpu(objectives: tuple[str, ...]) -> None:
-    chosen = settings("reference", losses={"softmax_samples": 20}).model_copy(update={"objectives": objectives})
-    first, second = (Trainer(small(), chosen, 3, device) for device in ("cuda", "cpu"))
-    for epoch in range(4):
-        close(first.epoch(epoch), second.epoch(epoch), 1e-3)
-        for trainer in (first, second):
-            trainer.consensus.update()
-        follow(first, second)
-    assert first.step.graphs
 
 
 def test_a_whole_run_on_the_gpu_learns_as_on_the_cpu() -> None:

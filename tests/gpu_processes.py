@@ -39,7 +39,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "mf": {"encoder": "mf"},
     "lightgcn": {"encoder": "lightgcn"},
     "student": {"encoder": "mf", "sharing": "none"},
-    "sampled": {"encoder": "mlp"},
 }
 STRONG = "strong"  # the default preset
 
@@ -61,8 +60,7 @@ def chosen(case: str) -> RunSettings:
     limits = {"epochs": EPOCHS, "batch": 64, "metric": "recall@10", "tf32": False}
     if case == "student":
         return with_a_student(model=model, training=limits)
-    losses = {"softmax_samples": 20} if case == "sampled" else {}
-    return settings("reference", model=model, losses=losses, training=limits | {"weight_decay": 1e-3})
+    return settings("reference", model=model, training=limits | {"weight_decay": 1e-3})
 
 
 def data(case: str) -> Split:

@@ -12,7 +12,7 @@ from math import exp
 from statistics import pstdev
 
 import torch
-from literal_branch import Branch, Draws, Lists
+from literal_branch import Branch, Lists
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from concf.reference.model import Model
 from concf.runs.settings import RunSettings
 
 STEPS = 2**40  # a vote is a whole number of steps of 2^-40
-Triples = tuple[list[int], list[int], list[int], Draws | None]  # users, items they used, items they did not
+Triples = tuple[list[int], list[int], list[int]]  # users, items they used, items they did not
 
 
 @cache
@@ -69,15 +69,13 @@ class LiteralConCF:
         own, taught, scale = torch.stack(reports).mean(0).tolist()
         return {"loss": own, "consensus_loss": taught, "gradient": scale, "weight": self.weights.tolist()}
 
-    def step(
-        self, epoch: int, users: list[int], positives: list[int], negatives: list[int], drawn: Draws | None = None
-    ) -> Tensor:
+    def step(self, epoch: int, users: list[int], positives: list[int], negatives: list[int]) -> Tensor:
         """[3, heads] L_CF, L_CL and G, after the step."""
         chosen, training = self.settings.consensus, self.settings.training
         weights = self.weights.clone().requires_grad_()
         own, taught, totals = [], [], []
         for branch, weight in zip(self.head_losses(), weights.unbind(), strict=True):
-            own.append(branch.own_loss(users, positives, negatives, drawn))
+            own.append(branch.own_loss(users, positives, negatives))
             listens = self.teaches(epoch) and branch.name not in chosen.undistilled
             taught.append(branch.consensus_loss_loss(users, self.consensus_target) if listens else torch.zeros(()))
             totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])

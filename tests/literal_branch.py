@@ -12,7 +12,6 @@ from concf.reference.model import Model
 from concf.reference.settings import ReferenceSettings
 
 Lists = list[list[int]]  # [users] of items, best first
-Draws = tuple[list[int], list[int]]  # items, and users, that a sampled softmax drew
 
 PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bpr": lambda s, t: -torch.log(torch.sigmoid(s - t)),
@@ -85,35 +84,17 @@ class Branch:
         users, items = zip(*pairs, strict=True)
         return list((self.scores if table is None else table)[list(users), list(items)].unbind())
 
-    def partition(self, logits: Tensor, held: list[int], drawn: list[int], degrees: list[int]) -> Tensor:
-        """The sum of one row's exp(logits): as it is, or what the batch holds and draws of the others say it is."""
-        n, power = self.settings.losses.softmax_samples, 0.5
-        if n is None or n >= len(logits):
-            return logits.exp().sum()
-        masses = [(1 + degree) ** power for degree in degrees]
-        total = sum(logits[j].exp() for j in set(held))
-        for j in drawn:
-            if j not in held:
-                total = total + logits[j].exp() / (n * masses[j] / sum(masses))
-        return total
-
-    def own_loss(
-        self, users: list[int], positives: list[int], negatives: list[int], drawn: Draws | None = None
-    ) -> Tensor:
+    def own_loss(self, users: list[int], positives: list[int], negatives: list[int]) -> Tensor:
         """Eq. 1-5."""
         n_users, n_items = self.dense.shape
         scale, margin = self.settings.losses.error_scale, self.settings.losses.margin
-        drawn_items, drawn_users = drawn or ([], [])
-        of_items, of_users = self.dense.sum(0).tolist(), self.dense.sum(1).tolist()
         if self.name == "multinomial":
             used = [(u, i) for u in sorted(set(users)) for i in range(n_items) if self.dense[u, i]]
-            sums = {u: self.partition(self.scores[u], positives, drawn_items, of_items) for u in set(users)}
-            return -sum(torch.log(self.scores[u, i].exp() / sums[u]) for u, i in used)
+            return -sum(torch.log(self.scores[u, i].exp() / self.scores[u].exp().sum()) for u, i in used)
         if self.name == "multinomial-users":
             logits, items = self.head.table(self.item), sorted({*positives, *negatives})
-            sums = {i: self.partition(logits[i], users, drawn_users, of_users) for i in items}
             used = [(u, i) for i in items for u in range(n_users) if self.dense[u, i]]
-            return -sum(torch.log(logits[i, u].exp() / sums[i]) for u, i in used)
+            return -sum(torch.log(logits[i, u].exp() / logits[i].exp().sum()) for u, i in used)
         total = torch.zeros(())
         observed, unobserved = (self.at(list(zip(users, items, strict=True))) for items in (positives, negatives))
         for u, s, t in zip(users, observed, unobserved, strict=True):

@@ -35,10 +35,9 @@ CASES: dict[str, dict[str, Any]] = {
         "consensus": {"warm_up": 2, "non_voting": ("student",), "undistilled": ("all-pairs", "cml")},
         "balance": {"on": False},
     },
-    "a sampled softmax, in batches of three": {
+    "batches of three": {
         "objectives": ("bpr", "multinomial", "multinomial-users", "squared-error-everywhere"),
         "model": {"encoder": "lightgcn"},
-        "losses": {"softmax_samples": 5},
         "consensus": {"top_k": None, "kept": None, "tail": None, "undistilled": ()},
         "training": {"batch": 3, "validated_users": 2},  # of 34 pairs: of the last one a process has none
     },

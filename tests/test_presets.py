@@ -114,7 +114,7 @@ def test_a_file_may_say_which_preset_it_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", [
     "consensus.alpha=3", "consensus.weight=-1", "consensus.weight=loud", "consensus=3", "model.dimensions=30",
     "balance.norm=both", 'objectives=["bpr", "bpr"]', "training.watch=hinge", f"consensus.non_voting={list(FIVE)}",
-    f"consensus.undistilled={list(FIVE)}", "rate=1", "consensus.warm_up=0", "losses.softmax_samples=0",
+    f"consensus.undistilled={list(FIVE)}", "rate=1", "consensus.warm_up=0",
 ])  # fmt: skip
 def test_nonsense_is_refused_by_its_name(word: str) -> None:
     with pytest.raises(ConfigError) as refused:

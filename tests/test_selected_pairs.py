@@ -131,6 +131,6 @@ def test_a_pair_teaches_the_consensus_to_the_head_that_it_trains(in_double: None
 
 def test_what_cannot_be_chosen_by_pairs_is_refused() -> None:
     apart = {"model": {"sharing": "none"}, "balance": {"on": False}}
-    for change in (apart, {"losses": {"softmax_samples": 4}}, {"objectives": ("bpr", "squared-error-everywhere")}):
+    for change in (apart, {"objectives": ("bpr", "squared-error-everywhere")}):
         with pytest.raises(ConfigError):
             train_reference(tiny(), small(**change), parts=SELECTED)

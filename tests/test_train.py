@@ -61,11 +61,6 @@ def listed(lists: torch.Tensor) -> list[list[int]]:
     return [[item for item in row if item >= 0] for row in rows]
 
 
-def drawn(trainer: Trainer, epoch: int, batch: int) -> list[list[int]] | None:
-    """What stands for all items and all users in that batch, if they do not themselves."""
-    return None if trainer.sampled is None else trainer.sampled.draw(SEED, epoch, batch).tolist()
-
-
 def follow(chosen: RunSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
@@ -76,10 +71,7 @@ def follow(chosen: RunSettings) -> list[int]:
         record = trainer.epoch(epoch)
         consensus_targets += [epoch] if any(record["consensus_loss"].values()) else []
         batches = Sampler(data.train).epoch(SEED, epoch).split(chosen.training.batch)
-        triples = [
-            (each.user.tolist(), each.positive.tolist(), each.negative.tolist(), drawn(trainer, epoch, number))
-            for number, each in enumerate(batches)
-        ]
+        triples = [(each.user.tolist(), each.positive.tolist(), each.negative.tolist()) for each in batches]
         for name, values in literal.epoch(epoch, triples).items():
             assert list(record[name].values()) == pytest.approx(values, rel=1e-9, abs=1e-9), (epoch, name)
         if epoch % chosen.consensus.every == 0:
@@ -148,8 +140,6 @@ CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the alg
     "all unobserved pairs": {
         "objectives": ("bpr", "squared-error-everywhere", "cml"), "losses": {"unobserved": 0.3, "error_scale": 0.5},
     },
-    "a sampled softmax": {"losses": {"softmax_samples": 4}},
-    "sampled items, all users": {"losses": {"softmax_samples": 9}, "training": {"batch": 5}},
 }  # fmt: skip
 
 

@@ -260,9 +260,9 @@ BUGS = [
         "None in a settings file is refused", "presets",
     ),
     Bug(
-        "training/head_losses.py", "HeadLosses._partitions",
-        "log_partition(encoding, vectors, bias + correction)", "log_partition(encoding, vectors, bias)",
-        "a sampled softmax does not weigh its sample", "train",
+        "reference/head_losses.py", "HeadLosses._pair_scores",
+        "self.objectives[name].score(scores)", "scores",
+        "CF-B trains on the squared distance whatever its settings say", "train",
     ),
     Bug(
         "training/recipe/combine.py", "Combine._adopt",

@@ -1,4 +1,4 @@
-"""Batches of observed pairs in random order, each with one uniform negative, and samples of a sampled softmax."""
+"""Batches of observed pairs in random order, each with one uniform negative."""
 
 from __future__ import annotations
 
@@ -12,18 +12,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.reference.heads import Columns
-from concf.reference.objectives import LossSettings
 from concf.runtime.arguments import derive_seed
 
 Positions = NDArray[np.signedinteger[Any]]
 
 DRAWS = 100  # redraws of a negative; after them the user is taken to have used every item
-POWER = 0.5  # a sampled softmax draws items and users by (1 + degree) to this power
-ITEMS, USERS = 0, 1  # what a softmax runs over
-NOTHING = -1e9  # log of a count of 0, but finite: the maximum of a tile of logits must not be -inf
-
-
 Among = tuple[Tensor, Tensor]  # [n] ids of the whole batch, [b] positions of this process's part in it
 
 
@@ -32,7 +25,6 @@ class Batch:
     """[B] users, their positive items and their negative ones.
 
     whole: the batch of all processes, whose rows from `first` on are this process's part; None: this is all of it
-    drawn: [2, n] sampled items, then users, for all rows of the batch (`SampledSoftmax`); None: softmaxes are exact
     """
 
     user: Tensor
@@ -40,7 +32,6 @@ class Batch:
     negative: Tensor
     whole: Batch | None = None
     first: int = 0
-    drawn: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.user)
@@ -59,13 +50,10 @@ class Batch:
         self.user.copy_(other.user)
         self.positive.copy_(other.positive)
         self.negative.copy_(other.negative)
-        if self.drawn is not None and other.drawn is not None:
-            self.drawn.copy_(other.drawn)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        drawn = None if self.drawn is None else change(self.drawn)
         user, positive, negative = map(change, (self.user, self.positive, self.negative))
-        return replace(self, user=user, positive=positive, negative=negative, drawn=drawn)
+        return replace(self, user=user, positive=positive, negative=negative)
 
     def split(self, size: int) -> Iterator[Batch]:
         """Yield batches of `size` pairs as int64, the last one shorter."""
@@ -74,8 +62,8 @@ class Batch:
             yield Batch(self.user[rows].long(), self.positive[rows].long(), self.negative[rows].long())
 
     def part(self, rows: slice) -> Batch:
-        """Return a part of this batch; the samples of a softmax are those of the whole."""
-        return Batch(self.user[rows], self.positive[rows], self.negative[rows], self, rows.start, self.drawn)
+        """Return a part of this batch."""
+        return Batch(self.user[rows], self.positive[rows], self.negative[rows], self, rows.start)
 
     @property
     def items(self) -> Tensor:
@@ -175,56 +163,3 @@ def distinct(ids: Tensor, n: int, kind: torch.dtype, among: Among | None = None)
         if not len(rows):
             return row[:1], torch.zeros(1, dtype=kind)  # avoids operations on no row at all
     return rows, torch.ones(len(rows), dtype=kind)
-
-
-class SampledSoftmax:
-    """Sampled softmax: n items and n users a batch, drawn with replacement, the same for all its rows.
-
-    train: [users, items]; power: the proposal q_j is in proportion to (1 + degree_j)^power
-    A softmax over at most n items, or users, is exact.
-    """
-
-    def __init__(self, train: csr_array, n: int, power: float, device: torch.device, kind: torch.dtype) -> None:
-        self.n = n
-        degrees = (np.bincount(train.indices, minlength=train.shape[1]), np.diff(train.indptr))
-        chances = [proposal(degree, power) for degree in degrees]
-        self.ends = [np.cumsum(chance)[:-1] for chance in chances]
-        self.log_counts = [torch.from_numpy(np.log(n * chance)).to(device, kind) for chance in chances]
-
-    @classmethod
-    def of(
-        cls, train: csr_array, chosen: LossSettings, device: torch.device, kind: torch.dtype
-    ) -> SampledSoftmax | None:
-        """Make one by the settings; None where every softmax is exact."""
-        n = chosen.softmax_samples
-        return None if n is None or n >= max(train.shape) else cls(train, n, POWER, device, kind)
-
-    def in_full(self, side: int) -> bool:
-        """Whether the softmax over that side is exact."""
-        return self.n >= len(self.log_counts[side])
-
-    def draw(self, seed: int, epoch: int, batch: int) -> Tensor:
-        """[2, n] sampled items, then users; they depend on seed, epoch and number of the batch alone."""
-        random = np.random.Generator(np.random.Philox(derive_seed(seed, epoch, 2, batch)))
-        drawn = [np.searchsorted(ends, random.random(self.n), side="right") for ends in self.ends]
-        return torch.from_numpy(np.stack(drawn))
-
-    def columns(self, side: int, sure: Tensor, weight: Tensor, drawn: Tensor) -> Columns:
-        """Columns of the softmax of a batch, and the correction of each logit.
-
-            sum_j exp s_j  ~  sum_{j in S} exp s_j  +  sum_{k <= n, j_k not in S} exp(s_jk - log n q_jk)
-
-        S are the ids in the batch itself. The estimate is unbiased for every S; draws in S are left out, since S is
-        summed exactly.
-        sure: [m] ids of S, some repeated; weight: [m] weights that count each of them once; drawn: [n] sampled ids
-        """
-        log_count = self.log_counts[side]
-        counted = torch.zeros_like(log_count, dtype=torch.bool).index_fill_(0, sure, True)
-        others = (-log_count[drawn]).masked_fill(counted[drawn], NOTHING)
-        return torch.cat([sure, drawn]), torch.cat([weight.log().clamp(min=NOTHING), others])
-
-
-def proposal(degree: NDArray[np.integer], power: float) -> NDArray[np.float64]:
-    """[n] proposal q in proportion to (1 + degree)^power: positive everywhere, as an unbiased estimate needs it."""
-    mass = (1.0 + degree) ** power
-    return np.asarray(mass / mass.sum(), np.float64)

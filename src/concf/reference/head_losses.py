@@ -8,9 +8,9 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.listwise import listwise
-from concf.reference.batches import ITEMS, USERS, Among, Batch, SampledSoftmax, distinct
+from concf.reference.batches import Among, Batch, distinct
 from concf.reference.cuda_graphs import Streams
-from concf.reference.heads import Columns, TableHead
+from concf.reference.heads import TableHead
 from concf.reference.kernels import Sparse, listed_scores, take_and_part, take_from, take_rows
 from concf.reference.model import Model
 from concf.reference.objectives import Objective
@@ -20,13 +20,10 @@ class HeadLosses:
     """Losses of all heads, on one copy of the embedding tables for each head.
 
     A head's loss depends on its own copy alone, so the gradient of the copy is the gradient of that head.
-    sampled: the sampled softmax; None: softmaxes run over all items, and all users
     """
 
-    def __init__(
-        self, model: Model, objectives: dict[str, Objective], train: csr_array, sampled: SampledSoftmax | None = None
-    ) -> None:
-        self.model, self.objectives, self.sampled = model, objectives, sampled
+    def __init__(self, model: Model, objectives: dict[str, Objective], train: csr_array) -> None:
+        self.model, self.objectives = model, objectives
         by_user, by_item = (train.sum(axis=axis, dtype=np.float64) for axis in (1, 0))  # sums of weights
         device, kind = model.user.device, model.user.dtype
         self.streams, self.consensus_streams = (Streams(device, len(objectives)) for _ in range(2))
@@ -83,13 +80,9 @@ class HeadLosses:
         """L_CF of one head. h_user: [B, size]; h_item: [n, size] of the items `both`; h_all: [items, size]."""
         objective = self.objectives[name]
         if objective.needs == "items":
-            columns = self._columns(ITEMS, batch)
-            return self._multinomial(
-                name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree, columns
-            )
+            return self._multinomial(name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree)
         if objective.needs == "users":
-            columns = self._columns(USERS, batch)
-            return self._multinomial(name, h_item, both, batch.among_items(), self.users_of, self.item_degree, columns)
+            return self._multinomial(name, h_item, both, batch.among_items(), self.users_of, self.item_degree)
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
         assert h_all is not None
@@ -105,18 +98,6 @@ class HeadLosses:
         if self.model.encoder.divides:
             return self.model.encode(tables[x][None], noise, slice(x, x + 1))[0]
         return self.model.encode(torch.stack(tables), noise)[x]
-
-    def _columns(self, side: int, batch: Batch) -> Columns | None:
-        """Sampled columns of a softmax over items or users for this batch; None: the softmax is exact.
-
-        The same in every process: those of the whole batch are in the sample for sure.
-        """
-        if self.sampled is None or batch.drawn is None or self.sampled.in_full(side):
-            return None
-        whole = batch if batch.whole is None else batch.whole
-        ids, n = ((whole.positive, self.model.n_items), (whole.user, self.model.n_users))[side]
-        rows, weight = distinct(ids, n, self.model.user.dtype)
-        return self.sampled.columns(side, ids[rows], weight, batch.drawn[side])
 
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
         """k scores [B] of the pairs (user, item); item: [k B] the first item of every user, then the second, ..."""
@@ -138,9 +119,8 @@ class HeadLosses:
         return user_vectors, torch.cat([item_vectors, torch.ones_like(bias)[:, None], bias[:, None]], 1)
 
     def _multinomial(
-        self, name: str, encoding: Tensor, ids: Tensor, among: Among | None, used: Sparse, degree: Tensor,
-        columns: Columns | None,
-    ) -> Tensor:  # fmt: skip
+        self, name: str, encoding: Tensor, ids: Tensor, among: Among | None, used: Sparse, degree: Tensor
+    ) -> Tensor:
         """Multinomial loss (Eq. 5) of the distinct users, or items, among `ids`. used: their pairs in the log.
 
         sum_{i in I_u} <h_u, V_i> + b_i = <h_u, sum V_i> + sum b_i: a sparse product, no dense matrix of scores.
@@ -153,8 +133,7 @@ class HeadLosses:
         summed = take_rows(summed[None], ids)[0]
         vectors, biases = torch.split(summed, [encoding.shape[1], 1], 1)
         observed = (encoding * vectors).sum(1) + biases[:, 0]
-        partition = head.partition(encoding, columns)
-        loss: Tensor = self.objectives[name].loss(partition, observed, degree[ids], weight)
+        loss: Tensor = self.objectives[name].loss(head.partition(encoding), observed, degree[ids], weight)
         return loss
 
     def consensus(

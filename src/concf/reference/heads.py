@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from concf.reference.kernels import log_partition, take_rows
 
 Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
-Columns = tuple[Tensor, Tensor]  # ([c] rows of an output table, [c] corrections that are added to their logits)
 
 
 class Head(nn.Module, ABC):
@@ -106,13 +105,9 @@ class TableHead(Head):
             return self.table.weight, self.table.bias
         return take_rows(self.table.weight[None], ids)[0], take_rows(self.table.bias[None, :, None], ids)[0, :, 0]
 
-    def partition(self, encoding: Tensor, columns: Columns | None = None) -> Tensor:
-        """[b] log-partition of each encoding [b, size], over the whole table or over sampled columns."""
-        if columns is None:
-            return log_partition(encoding, self.table.weight, self.table.bias)
-        ids, correction = columns
-        vectors, bias = self._rows(ids)
-        return log_partition(encoding, vectors, bias + correction)
+    def partition(self, encoding: Tensor) -> Tensor:
+        """[b] log-partition of each encoding [b, size]."""
+        return log_partition(encoding, self.table.weight, self.table.bias)
 
 
 class ItemTableHead(TableHead):

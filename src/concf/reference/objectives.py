@@ -57,9 +57,6 @@ class LossSettings(Settings):
         "rows", description="CF-E: sum over the rows of a batch (Eq. 5), each by its length (users), or their mean"
     )
     unobserved: float = Field(0.05, gt=0, description="weight of an unobserved pair in CF-D over all pairs")
-    softmax_samples: int | None = Field(
-        None, ge=1, description="sampled softmax: draws that stand for what a batch does not hold; none: exact"
-    )
 
 
 OBJECTIVES: dict[str, Objective | Callable[[LossSettings], Objective]] = {  # name: loss, head, needs

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation, fitting_metric, sample
 from concf.reference import reduction
 from concf.reference.balance import Balance, gradient_scale
-from concf.reference.batches import Batch, SampledSoftmax, Sampler
+from concf.reference.batches import Batch, Sampler
 from concf.reference.cuda_graphs import CudaGraph, Streams
 from concf.reference.encoders import EVERY_HEAD
 from concf.reference.head_losses import HeadLosses
@@ -105,9 +105,8 @@ class Trainer:
         self.weights = self.balance.weights
         self.students = [name for name in self.names if name not in settings.consensus.undistilled]
         self.sampler = Sampler(data.train)
-        self.sampled = SampledSoftmax.of(data.train, settings.losses, self.device, dtype)
         objectives, training = choose(settings.objectives, settings.losses), settings.training
-        self.head_losses = parts.head_losses(self.model, objectives, data.train, self.sampled)
+        self.head_losses = parts.head_losses(self.model, objectives, data.train)
         users = sample(data.validated, training.validated_users, seed)
         validation = Validation(data, fitting_metric(training.metric, data), self.device, group, users)
         self.consensus = parts.consensus(data, settings.consensus, seed, self.model, validation, parts.teacher)
@@ -213,9 +212,7 @@ class Trainer:
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this process's part of every batch of an epoch."""
         pairs = self._next.pop(epoch, None) or self._draw(epoch)
-        for number, batch in enumerate(pairs.split(self.settings.training.batch)):
-            if self.sampled is not None:
-                batch = replace(batch, drawn=self.sampled.draw(self.seed, epoch, number).to(self.device))
+        for batch in pairs.split(self.settings.training.batch):
             yield batch.part(self.group.share(len(batch))) if self.group.several else batch
 
     def _draw(self, epoch: int) -> Batch:
