@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
@@ -34,19 +35,23 @@ from implicit.nearest_neighbours import BM25Recommender
 from scipy.sparse import csr_array, csr_matrix
 from sources import lines
 from strong import split_of
+from torch import Tensor
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.table import BASELINES
-from concf.comparison.models import Voters, listed
 from concf.comparison.results_log import ResultsLog
 from concf.consensus.consensus import CONSENSUS
+from concf.consensus.fusion import FUSIONS, Fusions
+from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.metrics import hits, popularity_groups
-from concf.evaluation.scorers import ListFunction, ScoreFunction
+from concf.evaluation.scorers import Factors, ListFunction, ScoreFunction
+from concf.evaluation.validation import Validation, sample
 from concf.strong import students
 from concf.strong.combine import combine
-from concf.strong.given_voters import vectors_of_implicit
+from concf.strong.combine_stages import GivenLists
+from concf.strong.given_voters import as_voter, vectors_of_implicit
 from concf.strong.search import PLANS
 
 ROOT = Path(__file__).parent.parent
@@ -57,6 +62,8 @@ AT, METRICS = (20, 50), ("recall", "ndcg", "coverage", "gini")
 MOST_FACTORS = 256
 OURS = {"ials": "als", "bpr": "bpr", "ease": "ease", "rp3beta": "rp3beta", "popularity": "popularity"}
 GROUPS = (2, 3, 5)  # of popularity
+VOTES = 200  # length of a voter's list, unless longer lists are evaluated
+USERS, BLOCK = 2048, 1024  # users that weights of fusions are chosen on; users that are fused at a time
 STEPWISE = {"ials": "als", "bpr": "bpr"}  # trained step by step
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bm25": {"K": (20, 100, 500), "K1": (0.5, 1.2), "B": (0.2, 0.8)},
@@ -73,6 +80,52 @@ ELSEWHERE: dict[str, dict[str, tuple[Any, ...]]] = {  # of data sets without lin
 ON_DEVICE = ("ease", "rp3beta")  # what a GPU computes
 Model = Any
 Point = dict[str, Any]
+
+
+class Voters:
+    """Models fitted on a log of the split, each by its first k unseen items."""
+
+    def __init__(
+        self, models: Mapping[str, Any], split: Split, log: csr_array, k: int = VOTES,
+        device: str | torch.device = "cpu",
+    ) -> None:  # fmt: skip
+        self.split, self.k = split, min(k, log.shape[1])
+        self.seen = log if split.disliked is None else csr_array(log + split.disliked)
+        self.longest = self.k + int(np.diff(split.valid.indptr).max())  # validation items may be taken out of a list
+        self.device = torch.device(device)
+        self.made = {name: as_voter(name, each, split, self.seen, self.k, self.device) for name, each in models.items()}
+
+    def lists(self, users: Tensor) -> list[Voter]:
+        """Lists and scores of each model for users [n]."""
+        return [
+            by_lists(name, made.lists[users], made.scores[users], made.of_items)
+            if isinstance(made, GivenLists)
+            else by_factors(name, Factors(*made), self.seen, users, self.k)
+            for name, made in self.made.items()
+        ]
+
+    def weights(self, metric: str) -> dict[str, Tensor]:
+        """Fusion -> its weights [voters], chosen on a sample of the validated users."""
+        sampled = sample(self.split.validated, USERS, self.split.recipe.seed)
+        validation = Validation(self.split, metric, self.device, validated=sampled)
+        voters, measure = self.lists(validation.users), validation.of_its_users
+        fusions = Fusions(voters, validation.users, self.k, self.seen.shape[1])
+        return fusions.fit([measure(voter.lists) for voter in voters], measure, validation.depth)
+
+    def fused(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Fusion -> the lists [users, L] of all users."""
+        users = torch.arange(self.seen.shape[0], device=self.device)
+        blocks = [
+            Fusions(self.lists(block), block, self.k, self.seen.shape[1]).lists(weights, self.longest)
+            for block in torch.split(users, BLOCK)
+        ]
+        return {name: torch.cat([block[name] for block in blocks]).cpu() for name in FUSIONS}
+
+
+def listed(lists: Tensor) -> ListFunction:
+    """Recommender that returns stored lists [users, L]."""
+    stored = lists.numpy()
+    return ListFunction(lambda users, _length: stored[users])
 
 
 def best_settings(name: str, model: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from scipy import stats
 from scipy.sparse import csr_array
@@ -15,8 +14,6 @@ from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import ItemKNN
 from concf.baselines.table import Candidate
 from concf.comparison.compare import compare
-from concf.comparison.models import Fused
-from concf.consensus.fusion import FUSIONS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -143,31 +140,3 @@ def test_nonsense_is_refused(data: Split, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("concf.baselines.table.find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match="baselines"):
         compare(data, ["popularity", "ials"], seeds=1)
-
-
-def test_fusions_of_the_chosen_baselines_take_part(data: Split, tmp_path: Path) -> None:
-    found = compare(data, MODELS, seeds=1, fusions=True, log=tmp_path / "log")
-    entrants = {entrant.name: entrant for entrant in found.entrants}
-    assert set(entrants) == {*MODELS, *(f"fusion:{name}" for name in FUSIONS)}
-    fused = entrants["fusion:reciprocal ranks"]
-    assert fused.settings["fuses"] == {name: entrants[name].settings for name in MODELS}
-    assert fused.refitted
-    again = compare(data, MODELS, seeds=1, fusions=True, log=tmp_path / "log")
-    assert again.as_dict() == found.as_dict()
-
-
-def test_fusions_list_nothing_that_is_disliked() -> None:
-    rated = LOG.with_columns(rating=(pl.col("user_id") + pl.col("item_id")) % 5 + 1)
-    split = prepare(rated, protocol="random", dislike_below=2)
-    assert split.disliked is not None
-    fused = Fused("greedy", {"popularity": Popularity(), "knn": ItemKNN(neighbours=20)}, "recall@20", 20)
-    trained = fused.train(split, refit=False)
-    expected = evaluate(fused.recommender(trained, split), split, on="valid", at=20).means()["recall@20"]
-    assert fused.validation(trained, "recall@20") == pytest.approx(expected)
-
-
-def test_fusions_need_baselines_and_known_users(data: Split) -> None:
-    with pytest.raises(ConfigError, match="at least two baselines; found knn"):
-        compare(data, {"knn": MODELS["knn"]}, seeds=1, fusions=True)
-    with pytest.raises(ConfigError, match="new-users"):
-        compare(prepare(LOG, protocol="new-users"), MODELS, seeds=1, fusions=True)

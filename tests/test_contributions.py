@@ -42,7 +42,7 @@ def test_contributions_are_the_rerankers_terms_added_up() -> None:
     model, recipe = Recommender(run, "arrays"), Recipe(run)
     recipe.vectors = {name: (run.factors(name).user, run.factors(name).item) for name in run.heads}
     recipe.chosen = run.chosen
-    recipe.figures = {name: value for record in run.history for name, value in record.get("validation", {}).items()}
+    recipe.metrics = {name: value for record in run.history for name, value in record.get("validation", {}).items()}
     users = torch.arange(run.log.shape[0])
     reranker = recipe._reranker(run.log, users, recipe._voters(run.log, users))
     features, empty = reranker.features(users)

@@ -71,7 +71,6 @@ def compare(
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
     tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings.", show_default="the first metric at the greatest length")] = None,
     refit: Annotated[bool, typer.Option(help="Before the test, fit baselines with the chosen settings on training and validation pairs.")] = True,
-    fusions: Annotated[bool, typer.Option("--fusions", help="The baselines take part by their plain fusions too: reciprocal ranks, Borda, CombSUM, CombMNZ, weighted, greedy.")] = False,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none")] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
@@ -99,7 +98,7 @@ def compare(
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life)).weights),
         names(models if models is not None else DEFAULT_MODELS if grid is None else ""), grid=grid, seeds=seeds,
-        at=lengths(at), metrics=names(metrics), tune_on=tune_on, refit=refit, fusions=fusions,
+        at=lengths(at), metrics=names(metrics), tune_on=tune_on, refit=refit,
         log=log, engine=engine, workers=workers,
     )  # fmt: skip
     table = comparison_rows(result)

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from concf.baselines.table import Candidate
 from concf.comparison.grids import Grid, Point, at_edges, check_metric, search, with_grid
 from concf.comparison.measure import Fit, Measurements, Task
-from concf.comparison.models import Fused, Model, Trained, named_models
+from concf.comparison.models import Model, named_models
 from concf.comparison.results_log import ResultsLog
-from concf.consensus.fusion import FUSIONS
 from concf.data.split import Split
-from concf.errors import ConfigError, option
+from concf.errors import ConfigError
 from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import holm, paired_t
@@ -123,7 +122,6 @@ def compare(
     metrics: Sequence[str] = ("recall", "ndcg"),
     tune_on: str | None = None,
     refit: bool = True,
-    fusions: bool = False,
     log: str | Path | None = None,
     engine: str | None = None,
     workers: int | None = None,
@@ -140,7 +138,6 @@ def compare(
     refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
             the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
             protocol `new-users` nothing is ever fitted on the users that validate or test; baselines are folded in
-    fusions: plain fusions of the baselines, with the settings that were chosen for each, take part too
     log:    JSON lines of the measurements; those that it holds are not repeated
     engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
             after the other. workers: how many; None: one for each core
@@ -165,12 +162,6 @@ def compare(
     for model in candidates.values():
         model.refuse_if_absent()
     check_metric(candidates, data, tune_on)
-    baselines = [name for name, model in candidates.items() if model.make is not Trained]
-    if fusions and data.has_new_users:
-        raise ConfigError(f"{option('fusions', True)}: not available for the held-out users of protocol 'new-users'")
-    if fusions and len(baselines) < 2:
-        found = ", ".join(baselines) or "none"
-        raise ConfigError(f"{option('fusions', True)}: expected at least two baselines; found {found}")
     splits = [data]
     if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
         splits += [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
@@ -181,7 +172,7 @@ def compare(
     by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
     fit = Fit(by_seed, tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
     measurements = Measurements(fit, ResultsLog(Path(log) if log else None), engine, workers)
-    entrants = _entrants(candidates, measurements, baselines if fusions else [])
+    entrants = _entrants(candidates, measurements)
     return Comparison(
         sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(by_seed),
         [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
@@ -189,27 +180,18 @@ def compare(
     )  # fmt: skip
 
 
-def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, fused: Sequence[str]) -> list[Entrant]:
-    """Search all grids on validation, then measure the chosen settings on test. fused: baselines to fuse."""
+def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -> list[Entrant]:
+    """Search all grids on validation, then measure the chosen settings on test."""
     fit, seeds = measurements.fit, list(measurements.fit.splits)
     chosen = _choose(candidates, measurements)
     settings: dict[str, Model] = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
-    edges = {name: at_edges(candidates[name].grid, point) for name, (point, _) in chosen.items()}
-    validation = {name: score for name, (_, score) in chosen.items()}
-    validated: list[Task] = []
-    if fused:
-        voters = {name: candidates[name].at(chosen[name][0]) for name in fused}
-        for fusion in FUSIONS:
-            name = f"fusion:{fusion}"
-            settings[name] = Fused(fusion, voters, fit.tune_on, max(fit.at))
-            validated.append((name, settings[name], seeds[0], "valid"))
-    measurements.measure([*validated, *((name, settings[name], seed, "test") for name in settings for seed in seeds)])
-    validation |= {task[0]: measurements.get(*task)["mean"][fit.tune_on] for task in validated}
+    measurements.measure([(name, settings[name], seed, "test") for name in settings for seed in seeds])
     entrants = []
     for name, model in settings.items():
+        point, validation = chosen[name]
         cells = [measurements.get(name, model, seed, "test") for seed in seeds]
         entrants.append(Entrant(
-            name, model.model_dump(), validation[name], edges.get(name, []), fit.refits(model, "test"),
+            name, model.model_dump(), validation, at_edges(candidates[name].grid, point), fit.refits(model, "test"),
             [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
         ))  # fmt: skip

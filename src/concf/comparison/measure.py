@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from concf.comparison.models import Model, OfATraining, Trained
+from concf.comparison.models import Model, Trained
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.data.weights import UNWEIGHTED
@@ -42,7 +42,7 @@ class Fit:
         """Return a cell for each task."""
         _, settings, seed, on = job[0]
         split, begin = self.splits[seed], time.perf_counter()
-        if isinstance(settings, OfATraining):
+        if isinstance(settings, Trained):
             fitted = settings.train(split, self.refit)
         elif split.has_new_users:
             if not hasattr(settings, "fold_in"):
@@ -58,7 +58,7 @@ class Fit:
         seconds = {"fit_seconds": time.perf_counter() - begin}
         cells = []
         for _, model, _, on in job:
-            if not isinstance(model, OfATraining):
+            if not isinstance(model, Trained):
                 cell = self.measure(fitted, split, on)
             elif on == "valid" and model.refits and not split.has_new_users:
                 cell = {"mean": {self.tune_on: model.validation(fitted, self.tune_on)}}
@@ -69,7 +69,7 @@ class Fit:
 
     def refits(self, settings: Model, on: str) -> bool:
         """Whether the model is fitted on training and validation pairs, not on training pairs alone."""
-        return self.refit and (settings.refits if isinstance(settings, OfATraining) else on == "test")
+        return self.refit and (settings.refits if isinstance(settings, Trained) else on == "test")
 
     def measure(self, fitted: Any, split: Split, on: str) -> Cell:
         """Evaluate a fitted model."""
@@ -93,7 +93,7 @@ class Measurements:
         for task in tasks:
             name, settings, seed, on = task
             if self.find(*task) is None:
-                run = settings.training if isinstance(settings, OfATraining) else f"{name} {settings.model_dump()}"
+                run = settings.training if isinstance(settings, Trained) else f"{name} {settings.model_dump()}"
                 fits.setdefault((seed, run, self.fit.refits(settings, on)), []).append(task)
         jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
         gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0

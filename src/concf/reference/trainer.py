@@ -29,14 +29,13 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation, fitting_metric, sample
 from concf.reference import reduction
-from concf.reference.balance import Balance, gradient_scale
+from concf.reference.balance import Balance, gradient_scale, make_adam, restore
 from concf.reference.batches import Batch, Sampler
 from concf.reference.cuda_graphs import CudaGraph, Streams
 from concf.reference.encoders import EVERY_HEAD
 from concf.reference.head_losses import HeadLosses
 from concf.reference.kernels import sum_of_gradients
 from concf.reference.objectives import choose
-from concf.reference.optimisers import make_adam, restore
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.run import make_model
 from concf.reference.settings import ReferenceSettings
