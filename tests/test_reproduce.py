@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from concf.comparison.results_log import ResultsLog
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
+from concf.models import PRESETS, choose_settings
 from reproduction.__main__ import app
-from reproduction.plan import EXPERIMENTS, Cell, cells_of
+from reproduction.plan import EXPERIMENTS, Cell, cells_of, choose_reference
 from reproduction.running import is_current, run_cells
+from reproduction.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -76,11 +79,9 @@ def by_cell(path: Path) -> dict[str, dict[str, Any]]:
 
 def test_what_is_in_the_log_is_not_measured_again(prepared: Path, tmp_path: Path) -> None:
     messages: list[str] = []
+    assert run(CELLS[:3], tmp_path / "book", prepared, minutes=0) == []
+    assert not (tmp_path / "book").exists()  # no cell is begun after the minutes
     assert run(CELLS[:3], tmp_path / "book", prepared, say=messages.append) == []
-    assert [sentence.partition(": ")[0] for sentence in messages] == [
-        "statistics, demo released, split 0, reference", "statistics, demo released, split 1, reference",
-        "PCL, demo released, split 0, reference",
-    ]  # fmt: skip
     before = (tmp_path / "book").read_bytes()
     assert run(CELLS, tmp_path / "book", prepared, say=messages.append) == []
     after = (tmp_path / "book").read_bytes()
@@ -119,21 +120,6 @@ def test_cells_that_were_measured_with_settings_that_are_constants_now_are_not_m
     assert not is_current(line | {"settings": per_epoch}, cells[0])
 
 
-def test_no_cell_is_begun_after_the_minutes_and_the_next_call_goes_on(prepared: Path, tmp_path: Path) -> None:
-    assert run(CELLS[:2], tmp_path / "book", prepared, minutes=0) == []
-    assert not (tmp_path / "book").exists()
-    assert run(CELLS[:2], tmp_path / "book", prepared, minutes=10) == []
-    assert len(lines_of(tmp_path / "book")) == 2
-
-
-def test_a_cell_that_fails_leaves_the_others(home: Path, tmp_path: Path) -> None:
-    failures = run(CELLS[1:3], tmp_path / "book", home, "training.learning_rate=1e30")
-    assert len(failures) == 1
-    assert failures[0].startswith("PCL, demo released, split 0, reference: the ")
-    assert "try a lower training.learning_rate" in failures[0]
-    assert len(lines_of(tmp_path / "book")) == 1
-
-
 @pytest.mark.usefixtures("quick_processes")
 def test_two_processes_give_the_lines_of_one_and_tell_of_cells_that_fail(home: Path, tmp_path: Path) -> None:
     Split.load(home / "demo-released-0").save(home / "demo-released-2")
@@ -148,34 +134,55 @@ def test_two_processes_give_the_lines_of_one_and_tell_of_cells_that_fail(home: P
     assert len(by_cell(tmp_path / "2")) == 6
 
 
+# The plan
+
+
+@pytest.mark.parametrize(("preset", "rows"), [("paper", PAPER_ROWS), ("released", RELEASED_ROWS)])
+def test_the_rows_together_are_the_preset_and_each_is_a_part_of_it(
+    preset: str, rows: dict[str, tuple[str, ...]]
+) -> None:
+    """So the experiment `differences` leaves none out."""
+    words = [word for row in rows.values() for word in row]
+    assert choose_settings("reference", words=words) == PRESETS[preset]
+    assert len({word.partition("=")[0] for word in words}) == len(words)
+    for name, row in rows.items():
+        for word in row:
+            assert choose_settings("reference", words=[word]) != PRESETS["reference"], (name, word)
+        assert VARIANTS[f"{preset}: {name}"] == row
+
+
+def test_every_variant_is_valid_under_the_presets_it_is_planned_for() -> None:
+    planned = {(cell.variant, cell.preset) for cell in cells_of(["all"])}
+    assert {variant for variant, _ in planned} == {*VARIANTS}
+    for variant, preset in planned:
+        chosen = choose_settings(preset, words=VARIANTS[variant])
+        assert (chosen == PRESETS[preset]) == (not VARIANTS[variant]), variant
+        if variant == "distillation":
+            choose_settings(preset, words=SIDE_BY_SIDE)
+        if variant == "model sizes":
+            assert [choose_reference(preset, [f"model.dimensions={size}"]).model.dimensions for size in SIZES]
+
+
+def test_all_is_everything_once_with_the_reference_first() -> None:
+    cells = cells_of(["all"])
+    assert len(cells) == len({*cells})
+    assert {*cells} == {cell for name in EXPERIMENTS for cell in cells_of([name])}
+    reference = [cell.preset == "reference" for cell in cells]
+    assert all(earlier >= later for earlier, later in pairwise(reference))
+
+
 # The command
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["mian"], "no experiment is called 'mian'; there are stats, main"),
-        (["main", "--preset", "best"], "nothing of main is left"),
-        (["stats", "--dataset", "nowhere"], "no data set is called 'nowhere'"),
-    ],
-)
-def test_wrong_words_are_answered_and_write_nothing(
-    program: CLI, tmp_path: Path, words: list[str], message: str
-) -> None:
-    code, out, err = program(*words, "--results", tmp_path / "book", "--data", tmp_path / "data")
-    assert code == 2
-    assert message in err
-    assert "Traceback" not in err + out
+def test_an_unknown_experiment_is_refused_and_writes_nothing(program: CLI, tmp_path: Path) -> None:
+    code, out, err = program("mian", "--results", tmp_path / "book", "--data", tmp_path / "data")
+    assert (code, "no experiment is called 'mian'" in err, "Traceback" in err + out) == (2, True, False)
     assert not any(tmp_path.iterdir())
 
 
-def words_for(home: Path, book: Path) -> list[object]:
-    return ["--dataset", "demo", "--data", home, "--results", book, "--device", "cpu", "--json"]
-
-
 def test_an_experiment_is_measured_and_then_only_counted(program: CLI, prepared: Path, tmp_path: Path) -> None:
-    changes = [word for each in SMALL for word in ("--set", each)]
-    words = ["homogeneous", "--seeds", 2, *words_for(prepared, tmp_path / "book"), *changes]
+    words = ["homogeneous", "--seeds", 2, "--dataset", "demo", "--data", prepared, "--results", tmp_path / "book"]
+    words += ["--device", "cpu", "--json", *(word for each in SMALL for word in ("--set", each))]
     for new in (12, 0):
         code, out, err = program(*words)
         answer = json.loads(out)

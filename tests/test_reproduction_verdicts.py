@@ -1,12 +1,14 @@
-"""How claims are decided: every rule of the page has lines that turn it."""
+"""How claims are decided: the measured lines, with figures moved until a verdict turns."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from reproduction_lines import LINES, Line, changed, line
 
+from reproduction import published
 from reproduction.claims import CLAIMS
 from reproduction.lines import CITEULIKE, Lines
 from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
@@ -27,56 +29,76 @@ from reproduction.verdicts import (
     together,
 )
 
+Line = dict[str, Any]
+TEXT = Path(published.__file__).with_name("results.jsonl").read_text(encoding="utf-8")
+LINES: list[Line] = [json.loads(text) for text in TEXT.splitlines()]
 
-def verdicts(lines: list[Line]) -> dict[str, str]:
-    return {claim.id: claim.verdict(Lines(lines)).word for claim in CLAIMS}
+
+def line(variant: str, recalls: dict[str, float], seed: int = 0, gains: tuple[float, ...] = (1, 1, 1, 1)) -> Line:
+    """CiteULike, R@50 of each row; the other metrics are shares of it, the four groups' multiples of it."""
+    rows = {}
+    for row, value in recalls.items():
+        test = dict(zip(METRICS, (0.6 * value, 0.35 * value, value, 0.45 * value), strict=True))
+        groups = [{"users": 500, "activity": 9.0} | {m: v * gain for m, v in test.items()} for gain in gains]
+        rows[row] = {"validation": value, "epoch": 50, "test": test, "groups": groups}
+    cell = dict(zip(("data", "protocol"), CITEULIKE, strict=True)) | {"seed": seed, "preset": "reference"}
+    heads = [row for row in recalls if row not in (CONSENSUS, R_CONSENSUS)]
+    best = max(heads, key=lambda head: recalls[head])
+    return {"cell": {"variant": variant} | cell, "changes": [], "rows": rows, "best_head": best}
 
 
-def test_the_papers_own_figures_make_its_claims_hold():
-    all_verdicts = verdicts(LINES)
-    assert {name: word for name, word in all_verdicts.items() if word != HOLDS} == {}
+def verdict(name: str, lines: list[Line]) -> str:
+    return next(claim.verdict(Lines(lines)).word for claim in CLAIMS if claim.id == name)
 
 
 @pytest.mark.parametrize(
-    ("claim", "variant", "add", "row", "word"),
+    ("claim", "variant", "row", "better", "worse"),
     [
-        ("every-head", "ConCF", -0.2, "cml", FAILS),
-        ("gain-consensus", "ConCF", -0.3, CONSENSUS, FAILS),
-        ("single-ensemble", "SingleCF", 0.2, CONSENSUS, FAILS),
-        ("rc-over-r", "ConCF", 0.1, R_CONSENSUS, FAILS),
-        ("het-over-homogeneous", "homogeneous", 0.1, None, FAILS),
-        ("heads-without-cl", "without CL", 0.1, None, FAILS),
-        ("r-below-best", "ConCF", 0.1, R_CONSENSUS, HOLDS),  # elsewhere it is still below
-        ("window", "Q=5,p=1", 0.1, "bpr", FAILS),
-        ("window", "Q=10,p=1", -0.03, None, FAILS),
-        ("kd-concf", "distillation", 0.2, "T2 > ConCF consensus", FAILS),
-        ("balancing", "without balancing", 0.1, None, FAILS),
-        ("alpha", "alpha=1", 0.1, None, FAILS),
-        ("automl", "AutoML", -0.1, CONSENSUS, FAILS),
-        ("sharing", "sharing=none", 0.1, None, FAILS),
+        ("every-head", "SingleCF", None, FAILS, HOLDS),
+        ("gain-consensus", "ConCF", CONSENSUS, HOLDS, FAILS),
+        ("single-ensemble", "SingleCF", CONSENSUS, FAILS, HOLDS),
+        ("rc-over-r", "ConCF", R_CONSENSUS, FAILS, HOLDS),
+        ("het-over-homogeneous", "homogeneous", None, FAILS, HOLDS),
+        ("homogeneous-over-pcl", "PCL", None, FAILS, HOLDS),
+        ("without-cl", "without CL", None, FAILS, HOLDS),
+        ("kd-concf", "ConCF", None, HOLDS, FAILS),
+        ("balancing", "without balancing", None, FAILS, HOLDS),
+        ("per-batch", "weights per epoch", None, FAILS, HOLDS),
+        ("sharing", "sharing=none", None, FAILS, HOLDS),
     ],
 )
-def test_verdicts_turn_with_the_figures(claim: str, variant: str, add: float, row: str | None, word: str):
-    assert verdicts(changed(variant, add, row))[claim] == word
+def test_verdicts_turn_with_the_figures(claim: str, variant: str, row: str | None, better: str, worse: str):
+    for add, word in ((0.2, better), (-0.2, worse)):
+
+        def moved(name: str, old: dict[str, Any], add: float = add) -> dict[str, Any]:
+            return old | {"test": {m: v + add for m, v in old["test"].items()}} if row in (None, name) else old
+
+        lines = [
+            each | {"rows": {name: moved(name, old) for name, old in each["rows"].items()}}
+            if each["cell"]["variant"] == variant else each
+            for each in LINES
+        ]  # fmt: skip
+        assert verdict(claim, lines) == word
 
 
 @pytest.mark.parametrize(
     ("claim", "variant", "fields", "word"),
     [
         ("chr-objective", "model sizes", {"chr": {"bpr d=64": 0.9}}, FAILS),
-        ("chr-size", "model sizes", {"chr": {"bpr d=64": 0.52}}, FAILS),
         ("chr-lowest", "ConCF", {"chr": {"bpr": 0.9}}, FAILS),
-        ("chr-users", "SingleCF", {"user_chr": dict.fromkeys(HEADS, [0.1] * 101)}, FAILS),
-        ("per-high", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, FAILS),
-        ("embeddings", "ConCF", {"parameters": {"all": 100, "embeddings": 98}}, FAILS),
+        ("chr-users", "SingleCF", {"user_chr": {head: [k / 100 for k in range(101)] for head in HEADS}}, HOLDS),
+        ("per-high", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.35) for x in HEADS}}, HOLDS),
+        ("per-a-e", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, FAILS),
+        ("embeddings", "ConCF", {"parameters": {"all": 1000, "embeddings": 995}}, HOLDS),
         ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "events": 3}}, FAILS),
         ("consistency-correct", "consistency", {"consistency": {"all": {"correct": [0.1], "incorrect": [0.2]}}}, FAILS),
         ("rc-over-training", "consistency", {"curves": {"epoch": [20], "all": {"R": [0.2], "RC": [0.1]}}}, FAILS),
     ],
 )
 def test_verdicts_turn_with_other_fields(claim: str, variant: str, fields: dict[str, Any], word: str):
+    assert verdict(claim, LINES) != word
     lines = [each | fields if each["cell"]["variant"] == variant else each for each in LINES]
-    assert verdicts(lines)[claim] == word
+    assert verdict(claim, lines) == word
 
 
 def test_sparse_users_must_gain_the_most():
@@ -88,10 +110,9 @@ def test_sparse_users_must_gain_the_most():
                          line("ConCF", ours, seed=seed, gains=(2.0, 1.0, 1.0, 1.0)))
         ]  # fmt: skip
 
-    three, one = verdicts(flat(3)), verdicts(flat(1))
-    assert (three["sparse-users"], three["all-groups"]) == (FAILS, HOLDS)
-    assert one["sparse-users"] == one["gain-best"] == UNKNOWN  # a gain, but one split is no test
-    assert three["sharing"] == one["sharing"] == UNKNOWN
+    for claim, three in (("sparse-users", FAILS), ("all-groups", HOLDS), ("sharing", UNKNOWN)):
+        assert verdict(claim, flat(3)) == three
+    assert verdict("sparse-users", flat(1)) == UNKNOWN  # a gain, but one split is no test
 
 
 @pytest.mark.parametrize(
@@ -102,12 +123,9 @@ def test_sparse_users_must_gain_the_most():
         ((0.02, 0.03, 0.01), 0.05, False, OPEN),  # on every split, not significant
         ((0.05,), None, False, OPEN),  # one split is no test
         ((-0.02, -0.03, -0.01), 0.04, False, NO),
-        ((-0.02, -0.03, -0.01), 0.06, False, OPEN),
         ((0.0, 0.0), 1.0, False, OPEN),
         ((-0.02, -0.03), 0.04, True, NO),  # what must not be lower is
         ((-0.02, -0.03), 0.06, True, YES),
-        ((0.02, 0.03), 0.04, True, YES),
-        ((-0.02,), None, True, YES),
     ],
 )
 def test_a_case_is_decided_by_its_test(moves: tuple[float, ...], p: float | None, unless: bool, grade: Grade):
@@ -122,7 +140,6 @@ def test_a_case_is_decided_by_its_test(moves: tuple[float, ...], p: float | None
         ([YES, OPEN], FAILS),  # half is no majority
         ([YES, YES, OPEN], IN_PART),
         ([YES, YES, NO], FAILS),  # one is against it
-        ([OPEN, OPEN], FAILS),
     ],
 )
 def test_several_cases_make_one_word(grades: list[Grade], word: str):
