@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from scipy.sparse import coo_array
 
 import concf as library
 from concf.data.prepare import prepare
@@ -57,16 +56,9 @@ def in_a_file(place: Path) -> Path:
     return place / "log.csv"
 
 
-def as_matrix(_place: Path) -> Any:
-    ones, pairs = np.ones(len(LOG)), (LOG["user_id"].to_numpy(), LOG["item_id"].to_numpy())
-    return coo_array((ones, pairs)).tocsr()
-
-
 FORMS: dict[str, Callable[[Path], Any]] = {
     "pandas": lambda _: LOG.to_pandas(),
     "arrow": lambda _: LOG.to_arrow(),
-    "sparse matrix": as_matrix,
-    "two arrays": lambda _: (LOG["user_id"].to_numpy(), LOG["item_id"].to_numpy()),
     "path": in_a_file,
     "split": lambda place: Split.load(in_a_folder(place)),
 }

@@ -91,16 +91,6 @@ def test_a_fitted_model_is_not_pickled_and_parameters_are(model: Model) -> None:
     assert again.get_params() == clone(model).get_params()
 
 
-class OnlyArrow:
-    """What any library may have that knows Arrow: nothing else."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.table.__arrow_c_stream__(requested_schema)
-
-
 def histories() -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for user, item in zip(USERS, ITEMS, strict=True):
@@ -111,15 +101,12 @@ def histories() -> dict[int, list[int]]:
 MATRIX = coo_array((np.ones(len(LOG)), (USERS, ITEMS)))
 FORMS: dict[str, Callable[[], Any]] = {
     "pyarrow": LOG.to_arrow,
-    "a class with the Arrow stream alone": lambda: OnlyArrow(LOG.to_arrow()),
     "lazy polars": LOG.lazy,
     "pandas": LOG.to_pandas,
     "pair of arrays": lambda: (np.array(USERS), np.array(ITEMS)),
     "list of tuples": lambda: list(zip(USERS, ITEMS, strict=True)),
     "histories": histories,
-    "histories of arrays": lambda: {user: np.array(items) for user, items in histories().items()},
     "dense": MATRIX.toarray,
-    "csr": MATRIX.tocsr,
     "coo": lambda: MATRIX,
 }
 
@@ -147,14 +134,12 @@ def test_further_values_of_a_tuple_are_counts_and_times() -> None:
 BAD: dict[str, Any] = {
     "nothing": [], "one value": [("a",)], "two lengths": [("a", 1), ("a", 1, 2)], "no tuple": [("a", 1), None],
     "ids of two kinds": [("a", 1), ("a", "b")], "a fraction as id": [(1.5, 2)], "a truth as id": [(True, 2)],
-    "a time as count": [("a", 1, 1.7e9), ("b", 1, 1.7e9)], "a negative count": [("a", 1, -1)], "no id": [(None, 1)],
+    "a time as count": [("a", 1, 1.7e9), ("b", 1, 1.7e9)], "no id": [(None, 1)],
     "no histories": {}, "no items": {"alice": []}, "text as history": {"alice": "abc"}, "a number": {"alice": 5},
     "columns": {"user_id": [1], "item_id": [2]}, "rows or a matrix": np.ones((9, 2)), "a vector": np.ones(9),
-    "a matrix of text": np.array([["a", "b", "c", "d"]]), "a matrix of NaN": np.full((4, 5), np.nan),
-    "a matrix of zeros": np.zeros((4, 5)), "bytes": pa.table({"user": [b"abc"], "item": [1]}), "any object": object(),
-    "a column": pl.Series([1]), "an array and a number": ([1, 2], 3),
-    "fractions": pl.DataFrame({"user_id": [1.5, 2.0], "item_id": [1, 2]}),
-    "no row": pl.DataFrame({"user_id": [1], "item_id": [2], "count": [0]}),
+    "a matrix of text": np.array([["a", "b", "c", "d"]]), "a matrix of zeros": np.zeros((4, 5)),
+    "bytes": pa.table({"user": [b"abc"], "item": [1]}), "any object": object(), "a column": pl.Series([1]),
+    "an array and a number": ([1, 2], 3), "no row": pl.DataFrame({"user_id": [1], "item_id": [2], "count": [0]}),
 }  # fmt: skip
 
 

@@ -20,7 +20,6 @@ from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
 from concf.baselines.table import BASELINES
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
-from concf.data.parts import TEST
 from concf.data.prepare import prepare
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
@@ -30,7 +29,6 @@ from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, shared_items
 from concf.inference.estimator import ConCF
 from concf.models import choose_settings, load_run, train, train_job
-from concf.runs.checkpoint import RunFolder
 from concf.runs.job import Job
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import recipe as stages
@@ -130,27 +128,6 @@ def test_every_stage_learns_from_its_parts_alone(refit: str, monkeypatch: pytest
             rows, places = (best.lists >= 0).nonzero(as_tuple=True)
             listed = csr_array((np.ones(len(rows)), (rows, best.lists[rows, places])), shape=run.log.shape)
             assert listed.multiply(run.log).nnz == 0
-
-
-def empty_test(split: Split) -> Split:
-    old, kept = split.interactions, split.parts != TEST
-    pairs = dataclasses.replace(
-        old, user=old.user[kept], item=old.item[kept], count=None if old.count is None else old.count[kept],
-        timestamp=None if old.timestamp is None else old.timestamp[kept],
-    )  # fmt: skip
-    return dataclasses.replace(split, interactions=pairs, parts=split.parts[kept])
-
-
-@pytest.mark.parametrize("refit", ["validation", "everything"])
-def test_the_test_part_is_learned_from_only_where_everything_is(refit: str) -> None:
-    without = train(empty_test(data()), small(refit=refit), seed=3)
-    assert without.data.test.nnz == 0
-    if refit != "everything":
-        assert_same(trained(refit=refit), without)
-    else:
-        with pytest.raises(AssertionError):
-            assert_same(trained(refit=refit), without)
-        assert_same(trained(refit="validation"), without)
 
 
 def test_validation_figures_are_from_before_the_refit() -> None:
@@ -256,15 +233,12 @@ def test_what_the_recipe_has_no_place_for_is_refused() -> None:
 
 def test_budget_and_final_on_the_command_line(concf: CLI, tmp_path: Path) -> None:
     data().save(tmp_path / "data")
-    sets = [word for each in ("dimensions=8", "training.metric=recall@5") for word in ("--set", each)]
-    code, _, err = concf("train", tmp_path / "data", "--out", tmp_path / "run", "--preset", "reference", "--final")
+    words = ["train", tmp_path / "data", "--out", tmp_path / "run", "--final"]
+    code, _, err = concf(*words, "--preset", "reference")
     assert (code, "--final" in err, (tmp_path / "run").exists()) == (2, True, False)
-    words = ["train", tmp_path / "data", "--out", tmp_path / "run", "--seed", 3, *sets, "--budget", "fast", "--final"]
-    assert concf(*words)[0] == 0
+    assert concf(*words, "--budget", "fast", "--set", "dimensions=8", "--set", "training.metric=recall@5")[0] == 0
     run = load_run(tmp_path / "run")
     assert (run.settings.budget, run.learned) == ("fast", REFITS["everything"])
-    code, _, err = concf("evaluate", tmp_path / "run")
-    assert (code, "was refitted on its" in err) == (2, True)
 
 
 # Logs with hardly anything in them
@@ -327,23 +301,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_is_killed_after_a_stage_goes_on_to_the_same_end(whole: Path, tmp_path: Path, last: int) -> None:
     with pytest.raises(Killed):
         train(data(), small(), seed=3, out=tmp_path / "cut", watch=die_after(last))
+    with pytest.raises(DataError, match="not finished"):
+        load_run(tmp_path / "cut", data())
+    with pytest.raises(ConfigError, match=r"the run has other settings: refit"):
+        train(data(), {"refit": "none"}, out=tmp_path / "cut", resume=True)
     seen: list[str] = []
     run = train(data(), out=tmp_path / "cut", resume=True, watch=lambda record: seen.append(record["stage"]))
     assert seen == STAGES[last + 1 :]
     assert_same_end(tmp_path / "cut", whole)
     assert_same(run, load_run(whole, data()))
-
-
-def test_an_unfinished_run_has_nothing_to_recommend_with(tmp_path: Path, concf: CLI) -> None:
-    with pytest.raises(Killed):
-        train(data(), small(), seed=3, out=tmp_path / "cut", watch=die_after(2))
-    with pytest.raises(DataError, match="not finished"):
-        load_run(tmp_path / "cut", data())
-    RunFolder(tmp_path / "cut").keep(data())
-    code, _, err = concf("evaluate", tmp_path / "cut")
-    assert (code, "--resume" in err) == (2, True)
-    with pytest.raises(ConfigError, match=r"the run has other settings: refit"):
-        train(data(), {"refit": "none"}, out=tmp_path / "cut", resume=True)
 
 
 @pytest.mark.parametrize(("share", "goes_on"), [(0.99, False), (1.01, True)])

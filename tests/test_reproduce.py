@@ -201,9 +201,8 @@ def test_measured_figures_are_shown_beside_the_published_ones(program: CLI, tmp_
     for seed, recall in enumerate((0.37, 0.39)):
         row = {"validation": recall, "test": {"recall@50": recall}}
         line = {"rows": {"bpr": row, "consensus": row}, "best_head": "bpr", "chr": {"bpr": 0.2}, "provenance": {}}
-        for change in ([], ["training.epochs=2"]):
-            cell = Cell("ConCF", "citeulike", "released", seed)
-            log.add(cell.key(change), {"cell": asdict(cell)} | line)
+        cell = Cell("ConCF", "citeulike", "released", seed)
+        log.add(cell.key(), {"cell": asdict(cell)} | line)
     code, out, err = program("--json", "--results", tmp_path / "book")
     answer = json.loads(out)
     assert (code, err, answer["measured_now"]) == (0, "", 0)
@@ -214,7 +213,3 @@ def test_measured_figures_are_shown_beside_the_published_ones(program: CLI, tmp_
     }  # fmt: skip
     assert ours["bpr", "R@50"]["mean"] == pytest.approx(0.38)
     assert ours["bpr", "R@50"]["std"] == pytest.approx(0.02 / 2**0.5)
-    code, out, err = program("--results", tmp_path / "book")
-    assert (code, err) == (0, "")
-    row = next(line for line in out.splitlines() if "consensus" in line)
-    assert all(cell in row for cell in ("0.3896", "0.3800 ± 0.0141", "-0.0096"))

@@ -9,13 +9,11 @@ from small_ablations import SEED, generator, small, tiny
 from torch import Tensor
 
 from concf.data.split import Split
-from concf.errors import ConfigError
 from concf.reference.batches import Batch, Sampler
 from concf.reference.head_losses import HeadLosses
 from concf.reference.model import Model
 from concf.reference.objectives import FIVE
 from concf.reference.settings import ReferenceSettings
-from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
 from concf.runtime.arguments import derive_seed
 from reproduction.ablations import ABLATIONS, Selector
@@ -127,10 +125,3 @@ def test_a_pair_teaches_the_consensus_to_the_head_that_it_trains(in_double: None
             share = likely[mine, head].mean().item() if name == "ConCF-S" else 1.0
             expected[each] += share * costs[head].item()
     assert found.tolist() == pytest.approx(list(expected.values()), rel=1e-9)
-
-
-def test_what_cannot_be_chosen_by_pairs_is_refused() -> None:
-    apart = {"model": {"sharing": "none"}, "balance": {"on": False}}
-    for change in (apart, {"objectives": ("bpr", "squared-error-everywhere")}):
-        with pytest.raises(ConfigError):
-            train_reference(tiny(), small(**change), parts=SELECTED)

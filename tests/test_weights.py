@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ CPU = torch.device("cpu")
 DAY = 86_400
 counts = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=30)
 ages = st.lists(st.integers(0, 3000 * DAY), min_size=2, max_size=30)
-EQUALLY = Weighting(function="linear"), Weighting(function="log"), Weighting(function="linear", half_life="9d")
 
 
 def log_of(count: list[float], time: list[int] | None = None) -> Interactions:
@@ -69,13 +67,6 @@ def test_a_weight_is_a_function_of_the_count_over_its_mean(count: list[float]) -
         np.testing.assert_allclose(found, np.maximum(literal / (sum(literal) / len(count)), LEAST), rtol=1e-6)
 
 
-@given(st.floats(0.01, 1e6), st.integers(1, 20), st.integers(0, 7 * 10**8))
-@pytest.mark.filterwarnings("ignore:weights by the count")
-def test_equal_weights_are_none(count: float, n: int, time: int) -> None:
-    log = log_of([count] * n, [10**9 + time] * n)
-    assert all(each(log, np.ones(n, bool)) is None for each in EQUALLY)
-
-
 @given(ages, st.floats(0.5, 1e4))
 def test_an_interaction_counts_half_after_every_half_life(age: list[int], days: float) -> None:
     newest = 1_700_000_000
@@ -93,13 +84,10 @@ def test_an_infinite_half_life_is_none() -> None:
 
 def test_the_unit_of_times_is_told_by_their_size() -> None:
     days = [0, 10, 300]
-    dates = [datetime.fromtimestamp(1_600_000_000 + day * DAY, UTC) for day in days]
     found = []
     for ticks in (1, 10**3, 10**6, 10**9):
         log = log_of([1.0] * 3, [(1_600_000_000 + day * DAY) * ticks for day in days])
         found.append(weights_of(Weighting(half_life="2w"), log))
-    texts = pl.DataFrame({"user_id": 0, "item_id": range(3), "date": [each.isoformat() for each in dates]})
-    found += [weights_of(Weighting(half_life="336h"), read(texts))]
     found += [weights_of(Weighting(half_life=14), log_of([1.0] * 3, days))]  # type: ignore[arg-type]
     for each in found[1:]:
         np.testing.assert_allclose(each, found[0], rtol=1e-6)
