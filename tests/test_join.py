@@ -155,19 +155,15 @@ def test_a_log_is_not_joined_twice(tmp_path: Any) -> None:
         join(second, tmp_path / "renamed.csv", learned=LEARNED)
 
 
-NO_DATES = ("yesterday", "2024-13-01", True)
 WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("columns", NEW.rename({"user_id": "who"}), {}, "no column for the user"),
     ("no times", NEW.select(COLUMNS), {}, "no column of times"),
     ("text users", NEW.with_columns(pl.col("user_id").cast(pl.String) + "x"), {}, "text"),
     ("nothing new", OLD[-5:], {}, "nothing new"),
     ("older", NEW.with_columns(pl.col("timestamp") - 2 * YEAR), {}, "older than the newest"),
-    *(
-        (unit, NEW.with_columns(pl.col("timestamp") * n // 60), {}, "another unit")
-        for unit, n in (("min", 1), ("ms", 60000))
-    ),
+    ("ms", NEW.with_columns(pl.col("timestamp") * 1000), {}, "another unit"),
     ("late date", NEW, {"drop_before": "2030-01-01"}, "as new as that"),
-    *((f"drop {day!r}", NEW, {"drop_before": day}, "expected a date such as") for day in NO_DATES),
+    ("no date", NEW, {"drop_before": "2024-13-01"}, "expected a date such as"),
     ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "as new as that"),
     ("rare", NEW.with_columns(pl.col("item_id") + 1000), {"min_item": 99}, "Lower min_item="),
 ]

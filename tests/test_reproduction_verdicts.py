@@ -163,12 +163,10 @@ def test_the_tests_of_a_claim_are_corrected_together():
 
 def test_a_comparison_is_mirrored_and_has_p():
     ours, theirs = {0: 0.30, 1: 0.32, 2: 0.31}, {0: 0.20, 1: 0.23, 2: 0.21}
-    higher, lower = compare(ours, theirs, "{} against {}"), compare(theirs, ours, "{} against {}")
+    higher, lower = compare(ours, theirs), compare(theirs, ours)
     assert higher is not None
     assert lower is not None
     assert (higher.grade(higher.p), lower.grade(lower.p)) == (YES, NO)
-    assert higher.shown(higher.p).startswith("0.3100 against 0.2133 (p 0.00")
-    assert lower.shown(lower.p).startswith("0.2133 against 0.3100 (p 0.00")
     assert higher.p == lower.p
     assert compare(ours, {}) is None
 

@@ -29,15 +29,6 @@ def a_selector(dimensions: int, heads: int) -> Selector:
         return Selector(dimensions, heads)
 
 
-def test_a_selector_draws_one_head_a_pair() -> None:
-    selector, pairs = a_selector(4, 5), torch.randn(2, 20_000, 4, generator=generator(3))
-    drawn = selector(*pairs, generator(7)).detach()
-    assert set(drawn.unique().tolist()) == {0.0, 1.0}  # not nearly: a pair that is not drawn costs nothing
-    assert (drawn.sum(1) == 1).all()
-    assert torch.equal(selector(*pairs, generator(7)), selector(*pairs, generator(7)))
-    assert not torch.equal(selector(*pairs, generator(8)).detach(), drawn)
-
-
 def logits_by_hand(selector: Selector, user: Tensor, item: Tensor) -> Tensor:
     """[B, heads] each head's linear map of both embeddings, standardised over the batch."""
     mapped = torch.cat([user, item], 1) @ selector.map.weight.T
@@ -55,6 +46,7 @@ def test_the_choice_is_hard_and_its_gradient_that_of_the_soft_choice(in_double: 
     soft = torch.softmax(logits_by_hand(selector, user, item) - torch.log(-torch.log(uniform)), 1)
     drawn = selector(user, item, generator(9))
     assert drawn.argmax(1).tolist() == soft.argmax(1).tolist()
+    assert set(drawn.unique().tolist()) == {0.0, 1.0}  # exactly: a pair that is not drawn has no loss
     for parameter in selector.parameters():
         gradient, expected = (torch.autograd.grad((each * cost).sum(), parameter)[0] for each in (drawn, soft))
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-12)

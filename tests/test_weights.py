@@ -75,13 +75,6 @@ def test_an_interaction_counts_half_after_every_half_life(age: list[int], days: 
     np.testing.assert_allclose(found, np.maximum(literal / literal.mean(), LEAST), rtol=1e-5)
 
 
-def test_an_infinite_half_life_is_none() -> None:
-    for word in ("inf", float("inf"), "infinity", None):
-        assert Weighting(half_life=word) == UNWEIGHTED  # type: ignore[arg-type]
-    long = weights_of(Weighting(half_life="1000000y"), log_of([1.0] * 3, [10**9, 11 * 10**8, 12 * 10**8]))
-    np.testing.assert_allclose(long, 1, atol=1e-4)
-
-
 def test_the_unit_of_times_is_told_by_their_size() -> None:
     days = [0, 10, 300]
     found = []
@@ -123,8 +116,7 @@ def test_a_split_trains_on_weights_and_holds_out_as_before(tmp_path: Any) -> Non
     assert (plain.train.data == 1).all()
     assert weighted.train.data.mean() == pytest.approx(1, rel=1e-5)
     assert len(np.unique(weighted.train.data)) > 20
-    for name in ("indices", "indptr"):
-        assert np.array_equal(getattr(plain.train, name), getattr(weighted.train, name))
+    assert ((weighted.train > 0) != (plain.train > 0)).nnz == 0
     assert (weighted.valid != plain.valid).nnz == (weighted.test != plain.test).nnz == 0
     for on in ("valid", "test"):
         assert ((weighted.seen(on) > 0) != (plain.seen(on) > 0)).nnz == 0
