@@ -132,6 +132,6 @@ def test_a_log_s_pairs_have_weight_and_target_one_and_more_can_be_added():
 
 def test_nobody_on_the_other_side_leaves_nothing_to_turn():
     basis = Basis.of(torch.zeros(0, 3))
-    assert basis.turned.tolist() == [[0.0] * 3]
+    assert basis.rotated.tolist() == [[0.0] * 3]
     assert basis.values.tolist() == [0.0] * 3
     assert torch.equal(basis.vectors @ basis.vectors.T, torch.eye(3))

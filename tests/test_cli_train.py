@@ -19,7 +19,7 @@ from concf.models import choose_settings, train
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
 from concf.runs.checkpoint import RUN
-from concf.runs.watchers import TensorBoard, figures_of
+from concf.runs.watchers import TensorBoard, metrics_of
 from concf.runtime.settings import read_toml
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -117,7 +117,7 @@ def test_tensorboard_shows_what_the_history_holds(data: Path, tmp_path: Path) ->
     shown = {name: {each.step: each.value for each in events.Scalars(name)} for name in events.Tags()["scalars"]}
     expected: dict[str, dict[int, float]] = {}
     for record in run.history:
-        for name, value in figures_of(record).items():
+        for name, value in metrics_of(record).items():
             expected.setdefault(name, {})[record["epoch"]] = value
     assert shown.keys() == expected.keys()
     assert all(shown[name] == pytest.approx(expected[name], rel=1e-6) for name in shown)

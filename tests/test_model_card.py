@@ -51,10 +51,10 @@ def table(card: str, heading: str) -> dict[str, list[str]]:
 def test_figures_data_and_settings_are_those_of_the_run(run: tuple[Run, Path]) -> None:
     trained, folder = run
     card, summary = (folder / CARD).read_text(encoding="utf-8"), trained.summary()
-    figures = {name: row[1] for name, row in table(card, "Figures").items()}
+    figures = {name: row[1] for name, row in table(card, "Metrics").items()}
     assert figures == {each["name"]: f"{each['validation']:.4f}" for each in summary["recommenders"]}
     if trained.unit == "epochs":
-        epochs = {name: int(row[2].removesuffix("|")) for name, row in table(card, "Figures").items()}
+        epochs = {name: int(row[2].removesuffix("|")) for name, row in table(card, "Metrics").items()}
         assert epochs == {each["name"]: each["epoch"] for each in summary["recommenders"]}
     split, rows = trained.data, table(card, "Data")
     assert rows["split hash"] == [split.hash]
@@ -106,4 +106,4 @@ def test_a_strange_name_breaks_no_table_and_a_run_without_figures_has_a_card(tmp
     assert card.startswith("# Recommender trained on a\\|b &lt;img src=x>.csv\n")
     assert "<img" not in card
     run.best, run.epoch, run.finished = {}, 0, False
-    assert "## Figures\n\nNone yet.\n" in model_card(run)
+    assert "## Metrics\n\nNone yet.\n" in model_card(run)

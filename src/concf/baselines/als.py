@@ -12,7 +12,7 @@ pairs than there are factors is then solved as a system of the size of its pairs
 
     x_u = M_u^-1 Y_u' (W_u^-1 + Y_u M_u^-1 Y_u')^-1 t_u,
 
-all others as one of the size of the factors. Rows of like length are solved together.
+all others as one of the size of the factors. Rows of similar length are solved together.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from torch import Tensor
 from concf.runtime.executors import blocks_of, each_block, in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
-CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # figures of a block of rows that are held at a time: a core's own cache
-LONGER, MORE = 1.2, 3  # a block's longest row has at most so many times the pairs of its shortest, or so many more
-PAIRS = 1 << 18  # whose scores are held at a time
+CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # numbers in memory per block of rows; on a CPU they fit a core's cache
+LONGER, MORE = 1.2, 3  # a block's longest row has at most LONGER times the pairs of its shortest, or MORE more
+PAIRS = 1 << 18  # pairs that `loss` scores at a time
 START = 0.1  # length of an item's vector at the start
 
 
@@ -53,7 +53,7 @@ class Pairs(NamedTuple):
         return cls(users, items, weight, torch.full_like(weight, target))
 
     def by_item(self, first: int, group: ProcessGroup) -> Pairs:
-        """Those of every `size`-th item, and of all users, of whom this process had its own. first: its first user."""
+        """Exchange pairs (all-to-all): return those of this rank's items, of all users. first: the first local user."""
         if not group.several:
             return self
         owner, order = (self.item % group.size).sort(stable=True)
@@ -64,15 +64,15 @@ class Pairs(NamedTuple):
         return Pairs(*(group.exchange(column[order], sent.tolist(), received) for column in columns))
 
     def and_more(self, others: Pairs) -> Pairs:
-        """These and others."""
+        """Concatenate these pairs and others."""
         return Pairs(*(torch.cat(both) for both in zip(self, others, strict=True)))
 
 
 class Block(NamedTuple):
     """Rows that are solved together.
 
-    rows: [b]; columns: [b, L] whom each is paired with, the number of columns at an empty place; root, target: [b, L]
-    the square roots of the weights, and the targets, 0 at an empty place
+    rows: [b]; columns: [b, L] the other side of each row's pairs, padded with the number of columns
+    root, target: [b, L] square roots of the weights, and targets, padded with 0
     """
 
     rows: Tensor
@@ -84,26 +84,26 @@ class Block(NamedTuple):
 class Basis(NamedTuple):
     """The vectors of the side that is held fixed, in the basis of the eigenvectors of their Gram matrix.
 
-    turned: [columns + 1, d], the last of an empty place; values: [d]; vectors: [d, d] the basis
+    rotated: [columns + 1, d] rotated vectors, then a zero row for padding; values: [d] eigenvalues; vectors: [d, d]
     """
 
-    turned: Tensor
+    rotated: Tensor
     values: Tensor
     vectors: Tensor
 
     @classmethod
     def of(cls, fixed: Tensor) -> Basis:
-        """Of vectors [columns, d]."""
+        """Rotate vectors [columns, d] into the eigenbasis of their Gram matrix."""
         grams = in_blocks(lambda some: fixed[some].T @ fixed[some], blocks_of(len(fixed), fixed.device), fixed.device)
         values, basis = torch.linalg.eigh(sum(grams, fixed.new_zeros(fixed.shape[1], fixed.shape[1])).double())
-        basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()  # rounding must not choose the sign
-        vectors, turned = basis.to(fixed), fixed.new_zeros(len(fixed) + 1, fixed.shape[1])
-        each_block(lambda some: torch.mm(fixed[some], vectors, out=turned[some]), len(fixed), fixed.device)
-        return cls(turned, values.clamp(min=0).to(fixed), vectors)
+        basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()  # makes signs unique
+        vectors, rotated = basis.to(fixed), fixed.new_zeros(len(fixed) + 1, fixed.shape[1])
+        each_block(lambda some: torch.mm(fixed[some], vectors, out=rotated[some]), len(fixed), fixed.device)
+        return cls(rotated, values.clamp(min=0).to(fixed), vectors)
 
 
 class Side:
-    """The rows of one side, users or items, in blocks of like length. weight: [n] the sum of each row's weights."""
+    """The rows of one side, users or items, in blocks of similar length. weight: [n] the sum of each row's weights."""
 
     def __init__(
         self, row: Tensor, column: Tensor, pairs: Pairs, shape: tuple[int, int], factors: int
@@ -131,30 +131,30 @@ class Side:
         fixed: [columns, d] the other side; penalty: [n]
         """
         basis = Basis.of(fixed)
-        return self.solve_in(basis, unobserved, penalty), basis.turned[:-1]
+        return self.solve_in(basis, unobserved, penalty), basis.rotated[:-1]
 
     def solve_in(self, basis: Basis, unobserved: float, penalty: Tensor) -> Tensor:
         """[n, d] the best rows in a basis."""
-        turned, everywhere = basis.turned, unobserved * basis.values
-        solved = turned.new_zeros(self.n, self.factors)
+        rotated, everywhere = basis.rotated, unobserved * basis.values
+        solved = rotated.new_zeros(self.n, self.factors)
 
         def solve(block: Block) -> None:
-            solved[block.rows] = _solve(block, turned, everywhere + penalty[block.rows, None])
+            solved[block.rows] = _solve(block, rotated, everywhere + penalty[block.rows, None])
 
-        for _ in in_blocks(solve, self.blocks[::-1], turned.device):  # the longest first, so that threads end together
+        for _ in in_blocks(solve, self.blocks[::-1], rotated.device):  # the longest first, so that threads end together
             pass
         return solved
 
 
 class UserSolver:
-    """The best vectors of users who were not there, to given item vectors [items, d]. unobserved: a; penalty: b"""
+    """Solve for the vectors of new users, given item vectors [items, d]. unobserved: a; penalty: b"""
 
     def __init__(self, item: Tensor, unobserved: float, penalty: float) -> None:
         self.shape, self.unobserved, self.penalty = item.shape, unobserved, penalty
         self.basis = Basis.of(item)
 
     def __call__(self, pairs: Pairs, n_users: int) -> Tensor:
-        """[users, d] of the users' pairs."""
+        """[users, d] vectors fitted to the users' pairs."""
         items, factors = self.shape
         if n_users == 1:
             return self._alone(pairs)
@@ -163,20 +163,20 @@ class UserSolver:
         return side.solve_in(self.basis, self.unobserved, penalty) @ self.basis.vectors.T
 
     def _alone(self, pairs: Pairs) -> Tensor:
-        """[1, d] of one user's pairs: a block as they are. To sort and to divide them takes longer than to solve."""
+        """[1, d] vector of one user, solved as a single block: sorting and splitting its pairs would take longer."""
         block = Block(pairs.user[:1], pairs.item[None], pairs.weight.sqrt()[None], pairs.target[None])
         penalty = self.penalty * (pairs.weight.sum() + self.unobserved * self.shape[0])
         diagonal = self.unobserved * self.basis.values + penalty
-        return _solve(block, self.basis.turned, diagonal[None]) @ self.basis.vectors.T
+        return _solve(block, self.basis.rotated, diagonal[None]) @ self.basis.vectors.T
 
 
 class ALS:
-    """The pairs of a log, ready to be factorised.
+    """Alternating least squares on the pairs of a log.
 
-    pairs: what is fitted; shape: (users, items); factors: d; unobserved: a; penalty: b
-    group: of several processes each has the pairs of its own users, who are `shape[0]`, and their vectors; it solves
-           these, and every `size`-th item, whose pairs the others send it. All have the vectors of all items, and while
-           items are solved those of all users
+    pairs: the pairs to fit; shape: (users, items); factors: d; unobserved: a; penalty: b
+    group: each rank has the pairs and vectors of its `shape[0]` local users; it solves these, and every `size`-th
+           item, whose pairs the other ranks send. All ranks hold all item vectors and, while items are solved, all
+           user vectors
     """
 
     def __init__(self, pairs: Pairs, shape: tuple[int, int], factors: int, group: ProcessGroup = ALONE) -> None:
@@ -196,27 +196,27 @@ class ALS:
         return drawn.mul_(START / self.factors**0.5).to(weight.device)
 
     def penalties(self, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
-        """([users], [items]) p and q."""
+        """([users], [items]) penalties p_u and q_i."""
         items, weights = self.shape[1], (self.users.weight, self.items.weight)
         return penalty * (weights[0] + unobserved * items), penalty * (weights[1] + unobserved * self.n_users)
 
     def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
-        """([users, d], [items, d]) after so many sweeps, each over users and then items. item: [items, d] the start."""
+        """([users, d], [items, d]) vectors after sweeps over users, then items. item: [items, d] initial vectors."""
         of_users, of_items = self.penalties(unobserved, penalty)
         user = item.new_zeros(self.shape[0], self.factors)
         for _ in range(sweeps):
             user, item = self.users.solve(item, unobserved, of_users)
             item, everyone = self.items.solve(self.group.join(user), unobserved, of_items)
-            self.group.all_reduce([item])  # a row is 0 but in the process that solves it: nothing is rounded
+            self.group.all_reduce([item])  # a row is nonzero on one rank only, so the sum is exact
             user = everyone[self.own].clone() if self.group.several else everyone
         return user, item
 
     def fit_users(self, item: Tensor, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
-        """The best user vectors of given items."""
+        """Solve the users for given items; both are returned in the basis of the solution."""
         return self.users.solve(item, unobserved, self.penalties(unobserved, penalty)[0])
 
     def loss(self, user: Tensor, item: Tensor, unobserved: float, penalty: float) -> float:
-        """L."""
+        """Return the loss L (see the top of this module)."""
         of_users, of_items = self.penalties(unobserved, penalty)
         pairs = zip(torch.split(self.pairs.user, PAIRS), torch.split(self.pairs.item, PAIRS), strict=True)
         scores = torch.cat([(user[users] * item[items]).sum(1) for users, items in pairs])
@@ -226,25 +226,25 @@ class ALS:
         return float(listed + everywhere + penalties)
 
 
-def _solve(block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
-    """[b, d] the rows of a block. turned: [columns + 1, d] the other side; diagonal: [b, d] of M_u.
+def _solve(block: Block, rotated: Tensor, diagonal: Tensor) -> Tensor:
+    """[b, d] the rows of a block. rotated: [columns + 1, d] the other side; diagonal: [b, d] of M_u.
 
-    A product of the form Q'Q with Q in rows is several times faster on a CPU than QQ': paired vectors are turned
-    while they are scaled, and roots of weights enter the smaller matrices.
+    A product of the form Q'Q with Q in rows is several times faster on a CPU than QQ': so paired vectors
+    are transposed while they are scaled, and the square roots of the weights are applied to the smaller matrices.
     """
-    paired, root = F.embedding(block.columns, turned), block.root  # [b, L, d], [b, L]
+    paired, root = F.embedding(block.columns, rotated), block.root  # [b, L, d], [b, L]
     wanted = (root * block.target)[..., None]
-    if block.columns.shape[1] > turned.shape[1]:
+    if block.columns.shape[1] > rotated.shape[1]:
         paired *= root[..., None]
         system = torch.bmm(paired.transpose(1, 2), paired)
         system.diagonal(dim1=1, dim2=2).add_(diagonal)
         return _cholesky_solve(system, torch.bmm(paired.transpose(1, 2), wanted))[..., 0]
     scale = diagonal.rsqrt()
-    upright = paired.new_empty(len(paired), turned.shape[1], paired.shape[1])  # [b, d, L]
-    torch.mul(paired.transpose(1, 2), scale[..., None], out=upright)
-    system = torch.bmm(upright.transpose(1, 2), upright).mul_(root[..., None]).mul_(root[:, None])
+    transposed = paired.new_empty(len(paired), rotated.shape[1], paired.shape[1])  # [b, d, L]
+    torch.mul(paired.transpose(1, 2), scale[..., None], out=transposed)
+    system = torch.bmm(transposed.transpose(1, 2), transposed).mul_(root[..., None]).mul_(root[:, None])
     system.diagonal(dim1=1, dim2=2).add_(1)
-    return torch.bmm(upright, _cholesky_solve(system, wanted).mul_(root[..., None]))[..., 0] * scale
+    return torch.bmm(transposed, _cholesky_solve(system, wanted).mul_(root[..., None]))[..., 0] * scale
 
 
 def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[int, int, int]]:
@@ -264,5 +264,5 @@ def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[i
 
 
 def _cholesky_solve(system: Tensor, wanted: Tensor) -> Tensor:
-    """[b, n, 1] of positive definite systems [b, n, n]. Nothing is waited for: what fails is not finite."""
+    """[b, n, 1] solutions of positive definite systems [b, n, n]; a failure is not raised, but is not finite."""
     return torch.cholesky_solve(wanted, torch.linalg.cholesky_ex(system).L)

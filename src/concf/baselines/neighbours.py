@@ -21,12 +21,12 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import Settings
 
 CPU_ROWS = 128  # items whose neighbours are searched together, by one thread
-GPU_CELLS = 1 << 26  # of a block of rows on a GPU, and of the terms of a product that are held at a time
-Similarity = Callable[[Tensor, Tensor, Tensor], Tensor]  # of co-occurrences, items i, items j, which are broadcast
+GPU_CELLS = 1 << 26  # values of a block of rows on a GPU, and terms of a product, in memory at a time
+Similarity = Callable[[Tensor, Tensor, Tensor], Tensor]  # (co-occurrences, items i, items j), broadcast
 
 
 def degrees(train: csr_array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """([users], [items]) the sum of the weights of each: the number of its pairs if all weigh 1; of none at all, 1."""
+    """([users], [items]) sum of each one's weights (its number of pairs, if all weights are 1); 1 without pairs."""
     sums = train.sum(axis=1, dtype=np.float64), np.bincount(train.indices, train.data, train.shape[1])
     per_user, per_item = (np.where(each > 0, each, 1.0) for each in sums)
     return per_user, per_item
@@ -58,7 +58,7 @@ class ItemKNN(Settings):
 
 
 class RP3beta(Settings):
-    """A random walk of three steps, user -> item -> user -> item, its popular ends held back (Paudel et al., 2017).
+    """A random walk of three steps, user -> item -> user -> item, with a popularity penalty (Paudel et al., 2017).
 
     score(u, i) = sum_{j != i, v} (P_uj P_jv P_vi)^alpha / |U_i|^beta;  P_uj = 1 / |I_u|, P_jv = 1 / |U_j|.
     With weights P_uj = w_uj / sum_i w_ui and P_jv = w_vj / sum_u w_uj, which is |U_j| without.
@@ -89,11 +89,10 @@ class RP3beta(Settings):
 
 
 class Walks:
-    """The steps of RP3beta, and its scores without neighbourhoods: exact, whatever beta is, for a block of users.
+    """Transition matrices of RP3beta, and its exact scores for a block of users, not truncated to neighbours.
 
-    Walks that come back to where they began reach items that the user has used, which no list shows. On a CPU the
-    sparse rows of the block are multiplied, so that a walk costs as many operations as there are paths; on a GPU the
-    block is dense.
+    Walks that return to their first item are not excluded: the user has used it, and lists leave used items out. On
+    a CPU the block is sparse, so that the cost is the number of paths; on a GPU it is dense.
     """
 
     def __init__(self, train: csr_array, alpha: float, device: str | torch.device) -> None:
@@ -121,12 +120,12 @@ class Walks:
         return reached.T.contiguous()
 
     def held_back(self, scores: Tensor, beta: float) -> Tensor:
-        """[b, items] the scores with that beta, of those without."""
+        """[b, items] apply the popularity penalty |U_i|^-beta to scores with beta = 0."""
         return scores * torch.from_numpy(self.per_item).to(scores) ** -beta
 
 
 class UserKNN(Settings):
-    """The k nearest users, by a cosine in which what is rare counts for more.
+    """The k nearest users, by a cosine that gives rare items more weight.
 
     s_uv = sum_{i in I_u & I_v} |U_i|^-1/2 / sqrt(|I_u| |I_v|);  score(u, i) = sum_{v in U_i} s_uv^power / |U_i|^beta
     With weights the terms are w_ui w_vi |U_i|^-1/2 and w_vi s_uv^power, |U_i| is sum_u w_ui, |I_u| is sum_i w_ui^2.
@@ -178,8 +177,8 @@ class Rows:
 
     @classmethod
     def of(cls, matrix: csr_array, device: str | torch.device = "cpu") -> Rows:
-        """A matrix of SciPy's, with its values in double precision."""
-        matrix = matrix.sorted_indices()  # the order of the terms of a sum
+        """Convert a SciPy matrix; values become float64."""
+        matrix = matrix.sorted_indices()  # fixes the order of summation
         ends, columns = torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).int()
         return cls(ends, columns, torch.from_numpy(matrix.data).double(), matrix.shape[1]).to(device)
 
@@ -188,7 +187,7 @@ class Rows:
         return Rows(self.ends.to(device), self.columns.to(device), self.values.to(device), self.width)
 
     def times(self, factors: Tensor) -> Rows:
-        """Every value times its factor [nnz]."""
+        """Multiply each value by its factor [nnz]."""
         return Rows(self.ends, self.columns, self.values * factors, self.width)
 
     def float(self) -> Rows:
@@ -197,13 +196,13 @@ class Rows:
 
     @cached_property
     def matrix(self) -> csr_array:
-        """A matrix of SciPy's that shares the numbers; on a CPU."""
-        parts = self.values.numpy(), self.columns.numpy(), self._small_ends.numpy()  # indices of one kind: not copied
+        """SciPy matrix that shares the values; CPU only."""
+        parts = self.values.numpy(), self.columns.numpy(), self._small_ends.numpy()  # same index dtype: no copy
         return csr_array(parts, shape=(len(self.ends) - 1, self.width))
 
     @cached_property
     def tensor(self) -> Tensor:
-        """A sparse tensor of PyTorch's."""
+        """PyTorch sparse CSR tensor."""
         ends, shape = self._small_ends, (len(self.ends) - 1, self.width)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that sparse tensors are in beta state
@@ -252,7 +251,7 @@ class Neighbours(BlockScorer):
 
 @dataclass(frozen=True)
 class NearestUsers(Neighbours):
-    """Neighbours of users. by_item: [items, users] the log that they were compared by, to compare histories with."""
+    """Nearest users. by_item: [items, users] the training log, to compare new histories with."""
 
     by_item: csr_array
 
@@ -260,7 +259,7 @@ class NearestUsers(Neighbours):
 def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) -> Tensor:
     """[b, columns of right] those rows [b] of left @ right, dense, into `out` if given.
 
-    On a CPU the same to the bit every time; on a GPU the terms of a sum come in any order.
+    Bitwise reproducible on a CPU; on a GPU the order of summation varies.
     """
     if out is None:
         out = right.values.new_empty(len(rows), right.width)
@@ -271,7 +270,7 @@ def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) ->
 
 
 def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Tensor:
-    """Every term of every sum, a piece of them at a time, is added at its place."""
+    """Scatter-add all terms of the product into `out`, in chunks."""
     out.zero_()
     count = left.ends[rows + 1] - left.ends[rows]
     cell = _runs(left.ends[rows], count)  # of left, row by row
@@ -293,8 +292,8 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
 def nearest(left: Rows, right: Rows, k: int, similarity: Similarity, group: ProcessGroup = ALONE) -> Rows:
     """[n, n] row i: the k items (or users) j != i with the highest similarity above 0, float32; ties to the lower j.
 
-    left: [n, m] and right: [m, n], whose product is what `similarity` is a function of
-    group: of several processes, which all have both, each searches its share of the rows
+    left: [n, m] and right: [m, n]; `similarity` is a function of their product
+    group: every rank has both matrices, and searches its share of the rows
     """
     device, n_items = left.ends.device, right.width
     keys_of, size, threads = _dense_keys, max(1, GPU_CELLS // n_items), 1
@@ -329,7 +328,7 @@ def _sparse_keys(left: Rows, items: Tensor, right: Rows, k: int, similarity: Sim
 
 
 def _dense_keys(left: Rows, items: Tensor, right: Rows, k: int, similarity: Similarity) -> tuple[Tensor, Tensor]:
-    """The same, by a dense block, as a GPU has it done fastest."""
+    """The same by a dense block, which is fastest on a GPU."""
     column = torch.arange(right.width, device=items.device)
     keys = _keys(product(left, items, right), items[:, None], column, similarity)
     best = keys.topk(min(k, right.width), sorted=False).values
@@ -337,7 +336,7 @@ def _dense_keys(left: Rows, items: Tensor, right: Rows, k: int, similarity: Simi
 
 
 def _keys(together: Tensor, item: Tensor, column: Tensor, similarity: Similarity) -> Tensor:
-    """int64 that sort as the similarities, in float32, and those as the columns from high to low; 0: no neighbour.
+    """int64 sort keys: by similarity (float32), then the lower column first; 0: no neighbour.
 
     The bits of floats above 0 sort as the floats do.
     """
@@ -347,7 +346,7 @@ def _keys(together: Tensor, item: Tensor, column: Tensor, similarity: Similarity
 
 
 def _ends(counts: Tensor) -> Tensor:
-    """[n + 1] where each row begins, and the last one ends."""
+    """[n + 1] row offsets (CSR) of rows with these counts."""
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 

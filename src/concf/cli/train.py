@@ -44,7 +44,7 @@ def train(
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=MODEL)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. All of them: docs/training.md.", rich_help_panel=MODEL)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=MODEL)] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the initial weights, the order of batches and the negatives; of a log also of its split.", show_default="0", rich_help_panel=MODEL)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed of the initial weights, batch order and negatives; for a log also of its split.", show_default="0", rich_help_panel=MODEL)] = None,
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.", rich_help_panel=RUN)],
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RUN)] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUN)] = None,
@@ -150,7 +150,7 @@ def combine(
     final: Annotated[bool, typer.Option("--final", help="The final voters were fitted on everything, the test part too: for production. The run then has no test figures.")] = False,
     budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="How long concf's own voters and the student may learn.", show_default="default")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.top_k=100; may be repeated.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of everything that is drawn.", show_default="0")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed.", show_default="0")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip

@@ -2,7 +2,7 @@
 
 Every p epochs each head ranks the items; the newest |Q| rankings are kept. An item outside a head's newest first K
 places gets nothing from that head. For its standard deviation the first M places of every ranking are kept, and an
-item outside them has rank M there. With K = M = all items this is the paper to the letter.
+item outside them has rank M there. With K = M = all items this is exactly the paper's consensus.
 
 A ranking is [heads, users, M] int32: items, best first, -1 for an empty place at the end.
 """
@@ -57,11 +57,11 @@ def consensus(
     agreed = []
     for begin in range(0, n_users, size):
         users = slice(begin, begin + size)
-        listed, steady = newest[heads, users, :top_k].long(), None
+        listed, consistency_votes = newest[heads, users, :top_k].long(), None
         if window and consistency_temperature is not None:
-            steady = _consistency(listed, heads, users, window, n_items, consistency_temperature)
-        agreed.append(_agree(listed, steady, voter_weights, n_items, length, temperature))
-    if not agreed:  # a process may have nobody to list for
+            consistency_votes = _consistency(listed, heads, users, window, n_items, consistency_temperature)
+        agreed.append(_agree(listed, consistency_votes, voter_weights, n_items, length, temperature))
+    if not agreed:  # a rank may have no users
         return newest.new_empty(0, length), newest.new_empty(0, length)
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
     return both, by_rank
@@ -92,7 +92,7 @@ def consistencies(listed: Tensor, window: Sequence[Tensor], n_items: int, temper
 
 
 def block_of_users(device: torch.device, n_items: int) -> int:
-    """How many users go through together."""
+    """Number of users per block."""
     return max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
 
 
@@ -101,11 +101,11 @@ def _consistency(
 ) -> Tensor:
     """[heads, b, K] C (Eq. 11) of the items listed [heads, b, K] by those heads to those users. window: of all.
 
-    A long window is looked at ranking by ranking: a copy of it could be larger than all the rest.
+    Rankings of the window are read one by one: a copy of a long window could take most of the memory.
     """
     over_time = (
-        ranks_over_time(mine, [ranking[head, users] for ranking in window], n_items)
-        for mine, head in zip(listed, heads, strict=True)
+        ranks_over_time(items_of_head, [ranking[head, users] for ranking in window], n_items)
+        for items_of_head, head in zip(listed, heads, strict=True)
     )
     return torch.stack([consistency(ranks, temperature) for ranks in over_time])
 
@@ -125,18 +125,18 @@ def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Ten
 
 
 def _agree(
-    listed: Tensor, steady: Tensor | None, voter_weights: Sequence[float] | None, n_items: int, length: int,
+    listed: Tensor, consistency_votes: Tensor | None, voter_weights: Sequence[float] | None, n_items: int, length: int,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The consensus of a block of users. listed, steady (C, if it counts): [heads, b, K]."""
+    """The consensus of a block of users. listed, consistency_votes (C, if it counts): [heads, b, K]."""
     heads, users, top_k = listed.shape
     rank = torch.arange(top_k, device=listed.device)
     voter_weight = torch.ones(heads, 1) if voter_weights is None else torch.tensor(voter_weights)[:, None]
     voter_weight = voter_weight.to(listed.device, torch.float64)
     importance = _steps(voter_weight * rank_importance(rank.double(), temperature)).expand(users, heads, top_k)
     votes = [importance]
-    if steady is not None:
-        votes.insert(0, importance + _steps(voter_weight * steady.transpose(0, 1)))
+    if consistency_votes is not None:
+        votes.insert(0, importance + _steps(voter_weight * consistency_votes.transpose(0, 1)))
     in_order = _listed(listed, n_items)
     lists = [_by_total(each.reshape(users, -1), *in_order, n_items, length) for each in votes]
     return lists[0], lists[-1]

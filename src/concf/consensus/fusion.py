@@ -1,13 +1,13 @@
-"""Plain fusions of ranked lists, to hold the re-ranker against.
+"""Plain fusions of ranked lists, as baselines for the re-ranker.
 
-Each gives an item the sum of votes, and ranks by it; an item that a voter does not list gets nothing from it. Of equals
-the one with the better best rank comes first, then the one with the lower position.
+Each gives an item the sum of votes, and ranks by it; an item that a voter does not list gets nothing from it. Ties
+go to the item with the better best rank, then to the one with the lower position.
 
     reciprocal ranks    1 / (60 + r), r from 1 (Cormack et al., 2009)
     Borda               K + 1 - r
     CombSUM             the score, from 0 for the last to 1 for the first of the list (Fox and Shaw, 1994)
     CombMNZ             the same, times the number of voters that list the item
-    weighted            reciprocal ranks, times the voter's validation figure
+    weighted            reciprocal ranks, times the voter's validation metric
     greedy              reciprocal ranks, times how often greedy selection has chosen the voter (Caruana et al., 2004)
 """
 
@@ -32,7 +32,7 @@ def reciprocal_ranks(ranks: Tensor, top_k: int) -> Tensor:
 
 
 def borda(ranks: Tensor, top_k: int) -> Tensor:
-    """[voters, n, C]."""
+    """[voters, n, C] votes K - rank, with ranks from 0; 0 where an item is not listed."""
     return top_k - ranks.double()
 
 
@@ -48,7 +48,7 @@ def comb_sum(ranks: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
 def greedy_selection(measure: Callable[[Tensor], float], voters: int, rounds: int = ROUNDS) -> Tensor:
     """[voters] how often each was chosen: in every round the one that helps most, the first of equals, or none.
 
-    measure: the figure of an ensemble with these numbers of each
+    measure: validation metric of an ensemble with these voter weights
     """
     chosen, best = torch.zeros(voters, dtype=torch.float64), -1.0
     for _ in range(rounds):
@@ -64,7 +64,7 @@ def greedy_selection(measure: Callable[[Tensor], float], voters: int, rounds: in
 class Fusions:
     """The fusions of the lists of some voters for users [n].
 
-    candidates: [n, C] int32 all that anyone lists, by best rank, then by position; -1 where there are fewer
+    candidates: [n, C] int32 union of the voters' lists, by best rank, then by position; -1 where there are fewer
     ranks:      [voters, n, C] from 0, K where a voter does not list one
     """
 
@@ -82,7 +82,7 @@ class Fusions:
     def fit(self, figures: Sequence[float], measure: Callable[[Tensor], float], depth: int) -> dict[str, Tensor]:
         """Fusion -> the weights [voters] that it takes from validation.
 
-        figures: of the voters; measure: the figure of lists [n, depth]
+        figures: validation metrics of the voters; measure: validation metric of lists [n, depth]
         """
         votes = reciprocal_ranks(self.ranks, self.top_k)
         chosen = greedy_selection(lambda weights: measure(self._first(_times(votes, weights), depth)), len(figures))
@@ -101,7 +101,7 @@ class Fusions:
         return {name: self._first(each, length) for name, each in votes.items()}
 
     def _first(self, votes: Tensor, length: int) -> Tensor:
-        """[n, length] the candidates by their votes [voters, n, C], counted in whole steps so that equals are equal."""
+        """[n, length] the candidates by their votes [voters, n, C], rounded to integers so that ties are exact."""
         most = self.candidates.shape[1]
         room = 1 << most.bit_length()
         total = (votes * (STEPS / room)).round().long().sum(0).masked_fill(self.candidates < 0, -1)
@@ -111,7 +111,7 @@ class Fusions:
 
 
 def scores_of(voter: Voter, users: Tensor) -> Tensor:
-    """[n, K] of what a voter lists for users [n]; 0 at an empty place."""
+    """[n, K] scores of the items that a voter lists for users [n]; 0 for padding."""
     if voter.factors is None:
         assert voter.listed is not None
         return voter.listed[..., 2]

@@ -1,4 +1,4 @@
-"""Voters: what each of them ranks first for every user, and what else the re-ranker may know of it."""
+"""Voters: the first K items of each for every user, and its further features for the re-ranker."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores that are held at a time
-FIGURES = 16  # about as many are held of a listed item while its features are computed
+CELLS_HELD = 16  # numbers in memory per listed item while its features are computed, about
 LISTED_FEATURES = 3  # item z-score, relative score, score
-LEAST_GAP = 0.05  # o_i - m_i is no less: few users say little
-LEAST_STD = 1e-3  # d_i is no less
+LEAST_GAP = 0.05  # lower bound of o_i - m_i, which few users estimate badly
+LEAST_STD = 1e-3  # lower bound of d_i
 Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # clipped to these
 
 
 @dataclass(frozen=True)
 class Voter:
-    """One who votes, for n users.
+    """Lists and features of a voter, for n users.
 
     lists:   [n, K] int32 the best items that each user has not used, -1 where there are fewer
     factors: its vectors, if it has some
-    listed:  [n, K, 3] of one without vectors: the item z-score, the relative score and the score of what it lists
-             (see features.py), divided by the standard deviation of all its scores
-    of_items: [4, items] of one without vectors: the mean of an item's scores over all users, their standard deviation,
-             the mean over its users less that over all, each divided by the deviation of all scores, and this itself
-    consistency: [n, K] of one that was ranked by at several times: C (Eq. 11) of what it lists now
+    listed:  [n, K, 3] for a voter without vectors: item z-score, relative score and score of each listed item (see
+             features.py), from scores divided by the standard deviation of all its scores
+    of_items: [4, items] for a voter without vectors: mean m_i and standard deviation d_i of each item's scores, and
+             o_i - m_i (see features.py), each divided by the standard deviation of all scores; and that deviation
+    consistency: [n, K] for a voter with several rankings over time: C (Eq. 11) of the listed items
     """
 
     name: str
@@ -46,7 +46,7 @@ class Voter:
 
 
 def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: int) -> Voter:
-    """A voter that ranks by inner products. train: [users, items] what is left out of the lists of users [n]."""
+    """A voter that ranks by inner products. train: [users, items] pairs to leave out of the lists of users [n]."""
     lists = rank(factors, users.cpu().numpy(), k, seen=train, device=users.device)
     return Voter(name, torch.from_numpy(lists).to(users.device), factors)
 
@@ -55,9 +55,9 @@ def by_scores(
     name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int, of_items: Tensor | None = None,
     group: ProcessGroup = ALONE,
 ) -> Voter:  # fmt: skip
-    """A voter without vectors: every score is looked at once, in blocks of users, and the first k are kept.
+    """A voter without vectors: score all items once, in blocks of users, and keep the first k of each user.
 
-    of_items: see `Voter`; None: of these users, and those of the other processes
+    of_items: see `Voter`; None: computed over these users, on all ranks
     """
     moments = Moments(train.shape[1], users.device) if of_items is None else None
     listed, values = first_items(scorer, train, users, k, moments)
@@ -70,18 +70,18 @@ def by_scores(
 
 
 def by_lists(name: str, listed: Tensor, values: Tensor, of_items: Tensor) -> Voter:
-    """A voter without vectors from its lists [n, K], the scores of what they list [n, K], and what is of its items."""
+    """Make a voter without vectors from its lists [n, K], their scores [n, K] and its item statistics (`Voter`)."""
     dtype = torch.promote_types(values.dtype, of_items.dtype)
-    in_places = torch.empty(*listed.shape, LISTED_FEATURES, dtype=dtype, device=listed.device)
-    size = max(1, _cells(listed.device) // (FIGURES * max(1, listed.shape[1])))
+    features = torch.empty(*listed.shape, LISTED_FEATURES, dtype=dtype, device=listed.device)
+    size = max(1, _cells(listed.device) // (CELLS_HELD * max(1, listed.shape[1])))
     for begin in range(0, len(listed), size):
         rows = slice(begin, begin + size)
         items = listed[rows]
         mean, std, gap, unit = of_items[:, items.long().clamp(min=0)]
         score = (values[rows] / unit).masked_fill(items < 0, 0.0)
-        figures = [((score - mean) / std).clamp(*Z_SCORE), ((score - mean) / gap).clamp(*RELATIVE_SCORE), score]
-        in_places[rows] = torch.stack(figures, -1).masked_fill_((items < 0)[..., None], 0.0)
-    return Voter(name, listed, None, in_places, of_items)
+        columns = [((score - mean) / std).clamp(*Z_SCORE), ((score - mean) / gap).clamp(*RELATIVE_SCORE), score]
+        features[rows] = torch.stack(columns, -1).masked_fill_((items < 0)[..., None], 0.0)
+    return Voter(name, listed, None, features, of_items)
 
 
 def _cells(device: torch.device) -> int:
@@ -89,9 +89,9 @@ def _cells(device: torch.device) -> int:
 
 
 def moments_of_lists(listed: Tensor, values: Tensor, n_items: int) -> Tensor:
-    """[4, items] see `Voter`, of one of whom only lists [n, K] and scores [n, K] of 0 or more are known.
+    """[4, items] `Voter.of_items` of a voter known only by its lists [n, K] and their scores [n, K], 0 or more.
 
-    A pair that is not listed has score 0, and an item's own users are those whom it is listed for.
+    A pair that is not listed has score 0, and an item's own users are those for whom it is listed.
     """
     there = listed >= 0
     item, score = listed[there].long(), values[there].double()
@@ -101,18 +101,18 @@ def moments_of_lists(listed: Tensor, values: Tensor, n_items: int) -> Tensor:
 
 
 class Moments:
-    """What is added up of an item's scores. sums: [4, items] scores, squares, scores of its users, and their number"""
+    """Per-item sums. sums: [4, items] of scores, of their squares, of the scores of the item's users, of these users"""
 
     def __init__(self, n_items: int, device: torch.device) -> None:
         self.sums = torch.zeros(4, n_items, dtype=torch.float64, device=device)
 
     def of(self, block: Tensor, cells: Tensor) -> tuple[Tensor, ...]:
-        """Of the scores [b, items] of some users, with the cells of what they have used: what is to be added."""
+        """Return the arguments of `add` for a block of scores [b, items]. cells: flat indices of its users' pairs."""
         item, own = cells % self.sums.shape[1], block.view(-1)[cells].double()
         return block.sum(0, dtype=torch.float64), block.square().sum(0, dtype=torch.float64), item, own
 
     def add(self, total: Tensor, square: Tensor, item: Tensor, own: Tensor) -> None:
-        """Add what `of` has found."""
+        """Add the result of `of` to the sums."""
         self.sums[0] += total
         self.sums[1] += square
         self.sums[2].index_add_(0, item, own)
@@ -124,21 +124,21 @@ def first_items(
 ) -> tuple[Tensor, Tensor]:
     """([n, k], [n, k]) the best items that users [n] have not used, -1 where there are fewer, and their scores.
 
-    moments: to which the scores of all users are added
+    moments: accumulates the scores of these users
     """
     device, n_items = users.device, train.shape[1]
 
     @torch.no_grad()
-    def of_some(mine: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        block = scorer.scores(mine).to(device)
-        cells = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(device)
+    def rank_block(block_users: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        block = scorer.scores(block_users).to(device)
+        cells = torch.from_numpy(flat_cells(train[block_users.cpu().numpy()])).to(device)
         found = () if moments is None else moments.of(block, cells)
         block.view(-1).index_fill_(0, cells, -torch.inf)
         values, items = top_k(block, min(k, n_items))
         return items.masked_fill_(values == -torch.inf, -1).to(torch.int32), values, found
 
     blocks, whole, begin = torch.split(users, max(1, _cells(device) // n_items)), list[Tensor](), 0
-    for *parts, found in in_blocks(of_some, blocks, device):  # in their order, so that sums have the same bits
+    for *parts, found in in_blocks(rank_block, blocks, device):  # in order, so that sums are bitwise reproducible
         if not whole:
             whole = [torch.empty(len(users), *part.shape[1:], dtype=part.dtype, device=device) for part in parts]
         for each, part in zip(whole, parts, strict=True):
@@ -150,7 +150,7 @@ def first_items(
 
 
 def _of_items(sums: Tensor, n_users: int) -> Tensor:
-    """[4, items] see `Voter`. sums: [4, items] of all scores, of their squares, of its users' scores, of its users."""
+    """[4, items] `Voter.of_items` from the sums [4, items] of `Moments`."""
     total, square, own, count = sums
     mean = total / n_users
     variance = (square / n_users - mean.square()).clamp(min=0)
@@ -161,22 +161,22 @@ def _of_items(sums: Tensor, n_users: int) -> Tensor:
 
 
 def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequence[str], k: int) -> dict[str, Tensor]:
-    """What is kept of some votes: items [names, n, K] int32, -1 of one who does not vote, and voter_weights [names].
+    """Votes to store: items [names, n, K] int32, -1 for a name that does not vote, and voter_weights [names].
 
-    Where some are consistent over time, consistency [names, n, K] too, 0 of the others.
+    If some voters have several rankings over time, also consistency [names, n, K], 0 for the others.
     """
     listed = {each.name: each.lists[:, :k] for each in voters}
     weight = dict(zip(listed, weights, strict=True))
     given = torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64)
     votes = {"items": _stacked(listed, names, -1), "voter_weights": given}
-    steady = {each.name: each.consistency[:, :k] for each in voters if each.consistency is not None}
-    if steady:
-        votes["consistency"] = _stacked(steady, names, 0)
+    consistencies = {each.name: each.consistency[:, :k] for each in voters if each.consistency is not None}
+    if consistencies:
+        votes["consistency"] = _stacked(consistencies, names, 0)
     return votes
 
 
 def _stacked(parts: Mapping[str, Tensor], names: Sequence[str], nothing: int) -> Tensor:
-    """[names, n, K] parts [n, K] by name; `nothing` where there is none."""
+    """[names, n, K] parts [n, K], stacked in the order of `names`; `nothing` for a name without one."""
     some = next(iter(parts.values()))
     whole = torch.empty(len(names), *some.shape, dtype=some.dtype, device=some.device)
     for place, name in enumerate(names):
@@ -185,6 +185,6 @@ def _stacked(parts: Mapping[str, Tensor], names: Sequence[str], nothing: int) ->
 
 
 def voter_weights(validation: Sequence[float], temperature: float) -> list[float]:
-    """exp(-(1 - v / the best v) / temperature) of each voter, v its validation figure."""
+    """exp(-(1 - v / the best v) / temperature) of each voter, v its validation metric."""
     best = max(validation)
     return [exp((value / best - 1) / temperature) if best else 1.0 for value in validation]

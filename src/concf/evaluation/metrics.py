@@ -1,7 +1,7 @@
 """Metrics of ranked lists. Every definition is here, and nothing is rounded.
 
-For one user: L is the list cut at N, T the held-out items (|T| >= 1), h_k = 1 if place k (from 1) of L is in T.
-An empty place is a miss. The figure of a recommender is the mean over the evaluated users.
+For one user: L is the list cut at N, T the held-out items (|T| >= 1), h_k = 1 if rank k (from 1) of L is in T.
+Padding is a miss. The metric of a recommender is the mean over the evaluated users.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ NO_PICKLE = "a fitted model is not pickled: a pickle runs code. Use model.save(f
 
 
 class Changes(TypedDict, total=False):
-    """Changes to a preset, of the model that it is of: docs/training.md has all settings of both."""
+    """Changes to a preset, as settings of its model; docs/training.md lists the settings of both models."""
 
     budget: str
     refit: str

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, COLUMNS = 64, 64  # a tile of logits
-PROGRAMS = 512  # that keep a card busy
+PROGRAMS = 512  # programs that keep a GPU busy
 LAYER_SPLITS = 128  # programs that share the rows of a layer's gradient
 
 
@@ -24,7 +24,7 @@ def _tf() -> str:
 
 
 def _padded(size: int) -> int:
-    """Of a vector in a tile product."""
+    """Padded length of a vector in a tile product."""
     return max(16, triton.next_power_of_2(size))
 
 
@@ -98,7 +98,7 @@ def _table_gradient_kernel(
 
 
 def _splits(n: int, n_others: int) -> tuple[int, int]:
-    """(programs, places of each) into which n places are divided, so that n_others blocks keep the card busy."""
+    """(splits, entries per split) of n entries, so that n_others blocks times the splits keep the GPU busy."""
     span = triton.cdiv(triton.cdiv(n, max(1, PROGRAMS // n_others)), COLUMNS) * COLUMNS
     return triton.cdiv(n, span), span
 
@@ -165,7 +165,7 @@ def _listed_gradient_kernel(
 
 
 def _warps(size: int, length: int) -> int:
-    """So many that a program's tile of vectors stays in registers."""
+    """Number of warps such that a program's tile of vectors stays in registers."""
     return 4 if size * length <= 1 << 13 else 16
 
 
@@ -197,7 +197,7 @@ def _hidden(
     rows, w, b, group, row, n_rows, s_rows, s_w, s_b, seed, share, size: tl.constexpr, width: tl.constexpr,
     P: tl.constexpr, K: tl.constexpr, TF: tl.constexpr
 ):  # fmt: skip
-    """A tile of rows [R, P], the first layer [P, K], and the hidden figures [R, K] after dropout and relu."""
+    """A tile of rows [R, P], the first layer [P, K], and the hidden units [R, K] after dropout and relu."""
     place, unit = tl.arange(0, P), tl.arange(0, K)
     inside = place < size
     x = tl.load(

@@ -15,7 +15,7 @@ from concf.errors import ConfigError, MissingExtraError, note
 from concf.report.gather import gather
 from concf.runs.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
 from concf.runs.run import Run
-from concf.runs.watchers import figures_of
+from concf.runs.watchers import metrics_of
 from concf.runtime.files import new_file
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.settings import flat
@@ -137,7 +137,7 @@ class MLflow:
                 chosen = flat({"chosen": record.get("chosen", {})})
                 self.client.log_batch(
                     self.id,
-                    metrics=[Metric(_name(name), value, now, step) for name, value in figures_of(record).items()],
+                    metrics=[Metric(_name(name), value, now, step) for name, value in metrics_of(record).items()],
                     params=[Param(_name(name), str(value)) for name, value in chosen.items()],
                     tags=[RunTag(f"concf.stage.{step}", record["stage"])] if "stage" in record else [],
                 )

@@ -30,7 +30,7 @@ def model_card(run: Run) -> str:
     """The card as Markdown."""
     sections = {
         "Data": _data(run),
-        "Figures": _figures(run),
+        "Metrics": _metrics(run),
         "Settings": _settings(run),
         "Limits": "".join(f"- {limit}\n" for limit in _limits(run)),
         "How to load it": _loading(run),
@@ -65,7 +65,7 @@ def _data(run: Run) -> str:
     return markdown(["", ""], [[name, _safe(value)] for name, value in rows.items()])
 
 
-def _figures(run: Run) -> str:
+def _metrics(run: Run) -> str:
     if not run.best:
         return "None yet.\n"
     summary = run.summary()
@@ -103,12 +103,12 @@ def _limits(run: Run) -> Iterator[str]:
     sizes, validated = run.data.interactions.statistics(), run.validated_users
     yield f"It learned from {sizes['users']:,} users and {sizes['items']:,} items; what came later is not in it."
     yield "A pair that is not in the log counts as not chosen, whether the user disliked the item or never saw it."
-    yield "Validation figures chose epochs and settings, and so flatter: only test figures are of unseen pairs."
+    yield "Validation metrics chose epochs and settings, so they are optimistic: only test metrics are on unseen pairs."
     if run.data.recipe.protocol.name in AT_RANDOM:
-        yield "Held-out pairs were drawn at random and not by time: figures say little about how tastes will drift."
+        yield "Held-out pairs were drawn at random and not by time: metrics say little about how tastes will drift."
     yield from (f"Note: {_safe(note)}." for note in run.notes)
     if validated < FEW_USERS:
-        yield f"Figures and choices rest on only {validated:,} validated users, and are uncertain."
+        yield f"Metrics and choices are based on only {validated:,} validated users, and are uncertain."
     if run.consensus_users is not None:
         yield (
             f"The consensus was computed for {run.consensus_users:,} of {run.data.train.shape[0]:,} users; the best "
@@ -121,7 +121,7 @@ def _limits(run: Run) -> Iterator[str]:
             "they were learned or, where too few users had some, from before the update."
         )
     elif "valid" in run.learned and run.finished:
-        yield "Figures were measured before the refit; what is recommended now has learned from more pairs."
+        yield "Metrics were measured before the refit; the refitted model has learned from more pairs."
     if "test" in run.learned:
         yield "It was refitted on the test part too: there is nothing left to test it on."
 

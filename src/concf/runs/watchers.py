@@ -19,13 +19,13 @@ from concf.runtime.text_tables import short
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-FIGURES = ("loss", "consensus_loss", "gradient", "weight", "validation")
+METRICS = ("loss", "consensus_loss", "gradient", "weight", "validation")
 Watch = Callable[[dict[str, Any]], None]  # called with the record of every epoch or stage
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """A `Watch` that is also told of the beginning and the end: TensorBoard, MLflow, or a class of yours."""
+    """A `Watch` that is also called at the beginning and the end: TensorBoard, MLflow, or a class of yours."""
 
     def begin(self, run: Run, folder: Path | None) -> None:
         """Before the first epoch or stage, or before the next of a run that goes on: `run.history` has the others."""
@@ -48,9 +48,9 @@ def watched(run: Run, folder: Path | None, watchers: Sequence[Watch]) -> Iterato
         yield
 
 
-def figures_of(record: dict[str, Any]) -> dict[str, float]:
+def metrics_of(record: dict[str, Any]) -> dict[str, float]:
     """`loss/bpr`, `validation/consensus`, `seconds/epoch` and so on."""
-    figures = {f"{kind}/{name}": value for kind in FIGURES for name, value in record.get(kind, {}).items()}
+    figures = {f"{kind}/{name}": value for kind in METRICS for name, value in record.get(kind, {}).items()}
     figures["seconds/stage" if "stage" in record else "seconds/epoch"] = record["seconds"]
     return figures | ({"seconds/ranking": record["ranking_seconds"]} if "ranking_seconds" in record else {})
 
@@ -103,7 +103,7 @@ def _shown(record: dict[str, Any]) -> dict[str, float]:
 class TensorBoard:
     """Writes the figures of every epoch or stage for TensorBoard.
 
-    A run that goes on from a checkpoint takes back what was written of the epochs after it.
+    A run that resumes from a checkpoint purges what was written for later epochs.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -122,7 +122,7 @@ class TensorBoard:
     def __call__(self, record: dict[str, Any]) -> None:
         """Write one epoch or stage."""
         assert self.writer is not None
-        for name, value in figures_of(record).items():
+        for name, value in metrics_of(record).items():
             self.writer.add_scalar(name, value, record["epoch"])
         self.writer.flush()
 

@@ -27,7 +27,7 @@ Work = Callable[[socket.socket, Connection, Path | None], None]  # listener, lin
 class Workers:
     """Starts processes and watches over them.
 
-    A worker says ("ready", None), ("failed", why) or ("loaded", folder); it is told a folder to load, or None: the end
+    A worker says ("ready", None), ("failed", why) or ("loaded", folder); it receives a folder to load, or None to end
     """
 
     def __init__(self, number: int, work: Work, listener: socket.socket) -> None:

@@ -68,7 +68,7 @@ class StrongRun(Run):
         voters = [*self.heads, *self.settings.fixed_voters]
         if CONSENSUS in self.best and len(self.best[CONSENSUS].votes["items"]) != len(voters):
             raise ConfigError(
-                f"voters {', '.join(voters)}: the run was trained with others. Give concf.BASELINES the rows of then"
+                f"voters {', '.join(voters)}: the run was trained with others. Restore its rows of concf.BASELINES"
             )
 
     def best_head(self) -> str:

@@ -105,8 +105,8 @@ class Facts(TypedDict):
 
     about: head or fixed voter -> what it is, in a few words; reranked: what the re-ranker adds up, [] without one;
     top_k: how many of its first items a head votes for, null for all; temperature, consistency_temperature: T and T_c;
-    cross_fitted: whose validation figure is; learned: the parts of the log that were learned from; compared: the name
-    of the run that `--compare` names; columns: the attributes that conditions may name
+    cross_fitted: recommenders whose validation metric is cross-fitted; learned: the parts of the log that were learned
+    from; compared: the name of the run of `--compare`; columns: the attributes that conditions may name
     """
 
     name: str
@@ -152,9 +152,9 @@ class UserSearch(ItemSearch):
 
 
 class Compared(Request):
-    """Which run is asked."""
+    """Selects the run: the one that is served, or that of `--compare`."""
 
-    compared: bool = Field(False, description="whether the run that --compare names is asked")
+    compared: bool = Field(False, description="query the run of --compare instead of the served one")
 
 
 class Length(Request):

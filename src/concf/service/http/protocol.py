@@ -17,7 +17,7 @@ ABORT_SECONDS = 60.0  # for a caller to take in the rest of an answer, once the 
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """A connection whose requests must be in time and in size. A subclass has the settings (see `limited`)."""
+    """A connection with limits on the duration and size of requests. A subclass has the settings (see `limited`)."""
 
     head_seconds: float
     send_seconds: float
