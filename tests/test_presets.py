@@ -173,8 +173,7 @@ def test_what_cannot_be_found_is_refused_by_its_name(changes: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(("preset", "name", "value"), [
-    ("strong", "losses", {"unobserved": 0.3}), ("strong", "balance", {"on": False}), ("reference", "budget", "fast"),
-    ("paper", "refit", "none"),
+    ("strong", "losses", {"unobserved": 0.3}), ("reference", "budget", "fast"),
 ])  # fmt: skip
 def test_a_setting_of_the_other_model_is_refused_with_the_presets_of_that_model(
     preset: str, name: str, value: object

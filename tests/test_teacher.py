@@ -152,9 +152,6 @@ def test_a_run_with_a_teacher_does_not_go_on_without_it(data: Split, tmp_path: P
     for other in (None, any_lists(data, 8, seed=1)):
         with pytest.raises(ConfigError, match="teacher"):
             train(data, chosen, out=tmp_path / "run", resume=True, teacher=other)
-    stopped(data, chosen, tmp_path / "without", 5)
-    with pytest.raises(ConfigError, match="teacher"):
-        train(data, chosen, out=tmp_path / "without", resume=True, teacher=lists)
 
 
 # One objective several times
