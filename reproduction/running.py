@@ -27,7 +27,7 @@ from reproduction.plan import Cell
 FIXED: dict[str, Any] = {  # settings of older lines that are constants now, or of objectives that are gone
     "losses.penalty": 0.03, "losses.squares_scale": 10.0, "losses.temperature": 0.15, "losses.softmax_power": 0.5,
     "consensus.clipped": ["bpr", "multinomial"], "balance.update": "batch", "balance.item_share": 0.5,
-    "training.steps": None, "training.order": "pairs", "recipe": None,
+    "training.steps": None, "training.order": "pairs", "recipe": None, "losses.softmax_samples": None,
 }  # fmt: skip
 
 
