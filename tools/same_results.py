@@ -64,7 +64,8 @@ def main() -> None:
     old, new = ([json.loads(line) for line in Path(each).read_text().splitlines()] for each in sys.argv[2:4])
     before = {tuple(line["job"]): line for line in old}
     for line in new:
-        print(*line["job"], compare(before[tuple(line["job"])], line))
+        was = before.get(tuple(line["job"]))
+        print(*line["job"], "not in the first file" if was is None else compare(was, line))
 
 
 if __name__ == "__main__":
