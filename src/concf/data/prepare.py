@@ -150,12 +150,7 @@ def _check_no_reading(name: str, reading: Reading) -> None:
 
 
 def prepare(
-    source: Any,
-    *,
-    seed: int = 0,
-    out: str | Path | None = None,
-    overwrite: bool = False,
-    **options: Unpack[LogOptions],
+    source: Any, *, seed: int = 0, out: str | Path | None = None, overwrite: bool = False, **options: Unpack[LogOptions]
 ) -> Split:
     """Read a log, filter it, split it and, with `out`, save it.
 

@@ -57,8 +57,15 @@ class Simulation(Settings):
         slots = [self._items(rng, mixtures[user[k : k + BLOCK]], borders, weights) for k in range(0, len(user), BLOCK)]
         names = rng.permutation(self.items)  # so that an id says nothing about taste or popularity
         item = names[owner[np.concatenate(slots)]]
-        time, order = self._times(rng, item)
-        return pl.DataFrame({"user_id": user[order], "item_id": item[order], "timestamp": time})
+        if self.fashion is None:
+            time, order = np.sort(rng.integers(0, YEAR, self.events)), rng.permutation(self.events)
+        else:
+            around = rng.random(self.items)[item] + self.fashion * rng.standard_normal(len(item))
+            within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is evenly filled
+            time = np.minimum((within * YEAR).astype(np.int64), YEAR - 1)
+            order = np.argsort(time, kind="stable")
+            time = time[order]
+        return pl.DataFrame({"user_id": user[order], "item_id": item[order], "timestamp": time + START})
 
     def _catalogue(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """([tastes + 1], [items + 1]) borders of the tastes among the items, cumulative popularity of the items."""
@@ -84,16 +91,6 @@ class Simulation(Settings):
     def _mixtures(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """[users, tastes] share of each taste in a user's activity."""
         return rng.dirichlet(np.full(self.tastes, self.taste_spread), self.users)
-
-    def _times(self, rng: np.random.Generator, item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """([events] the times in ascending order, [events] the event of each)."""
-        if self.fashion is None:
-            return np.sort(rng.integers(0, YEAR, self.events)) + START, rng.permutation(self.events)
-        around = rng.random(self.items)[item] + self.fashion * rng.standard_normal(len(item))
-        within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is evenly filled
-        time = np.minimum((within * YEAR).astype(np.int64), YEAR - 1)
-        order = np.argsort(time, kind="stable")
-        return time[order] + START, order
 
     def _items(
         self, rng: np.random.Generator, mixtures: NDArray[np.float64], borders: NDArray[np.int64],
