@@ -30,8 +30,32 @@ def demo(
         typer.echo(json.dumps(report))
         return
     _print_metrics(report)
-    _print_example(report["example"])
-    _print_next(report)
+    example = report["example"]
+    history = ", ".join(map(str, example["history"][:10])) + (" ..." if len(example["history"]) > 10 else "")
+    typer.echo()
+    print_text(
+        f"One user's list: in training, user {example['user']} used {example['used']} items ({history}); "
+        f"{example['held_out']} more are held out. The consensus recommends:"
+    )
+    rows = [
+        [str(each["rank"]), str(each["item"]), "yes" if each["held_out"] else "",
+         ", ".join("-" if rank is None else str(rank) for rank in each["votes"].values()),
+         ", ".join(map(str, each["similar"]))]
+        for each in example["items"]
+    ]  # fmt: skip
+    print_table(["rank", "item", "held out", "rank by each voter", "most similar used items"], rows)
+    print_text(f"The voters, in this order: {', '.join(example['items'][0]['votes'])}.")
+    install = "" if all(map(find_spec, LIBRARIES)) else " (first: pip install 'concf[serve]')"
+    commands = {
+        f"concf serve {report['run']}": f"explore it in a browser{install}",
+        f"concf recommend {report['run']} --users {example['user']} -k 10": "recommend, here or into a file",
+        "concf train your.csv --out run": "train on your own log",
+    }
+    page = report["report"] or "none, it needs pip install 'concf[report]'"
+    typer.echo(f"\nDone in {report['seconds']:.0f} s. Report: {page}. Run: {report['run']}. Next:")
+    width = max(map(len, commands))
+    for command, purpose in commands.items():
+        typer.echo(f"  {command:<{width}}  # {purpose}")
 
 
 def _print_metrics(report: dict[str, Any]) -> None:
@@ -78,35 +102,3 @@ def _verdict(gains: dict[str, dict[str, Any]]) -> str:
             f"({each['rival']}, {each['its']:.4f}; p = {each['p']:.1g}{chance})"
         )
     return f"is above every baseline in {above} of {len(gains)} metrics: {'; '.join(parts)}."
-
-
-def _print_example(example: dict[str, Any]) -> None:
-    history = ", ".join(map(str, example["history"][:10])) + (" ..." if len(example["history"]) > 10 else "")
-    typer.echo()
-    print_text(
-        f"One user's list: in training, user {example['user']} used {example['used']} items ({history}); "
-        f"{example['held_out']} more are held out. The consensus recommends:"
-    )
-    rows = [
-        [str(each["rank"]), str(each["item"]), "yes" if each["held_out"] else "",
-         ", ".join("-" if rank is None else str(rank) for rank in each["votes"].values()),
-         ", ".join(map(str, each["similar"]))]
-        for each in example["items"]
-    ]  # fmt: skip
-    print_table(["rank", "item", "held out", "rank by each voter", "most similar used items"], rows)
-    print_text(f"The voters, in this order: {', '.join(example['items'][0]['votes'])}.")
-
-
-def _print_next(report: dict[str, Any]) -> None:
-    serves = all(find_spec(library) for library in LIBRARIES)
-    install = "" if serves else " (first: pip install 'concf[serve]')"
-    commands = {
-        f"concf serve {report['run']}": f"explore it in a browser{install}",
-        f"concf recommend {report['run']} --users {report['example']['user']} -k 10": "recommend, here or into a file",
-        "concf train your.csv --out run": "train on your own log",
-    }
-    page = report["report"] or "none, it needs pip install 'concf[report]'"
-    typer.echo(f"\nDone in {report['seconds']:.0f} s. Report: {page}. Run: {report['run']}. Next:")
-    width = max(map(len, commands))
-    for command, purpose in commands.items():
-        typer.echo(f"  {command:<{width}}  # {purpose}")

@@ -31,22 +31,18 @@ def doctor(as_json: Json = False) -> None:
         devices[f"cuda:{k}"] = f"{torch.cuda.get_device_name(k)}, {memory}"
     if torch.backends.mps.is_available():
         devices["mps"] = "Apple's, memory shared with the processor"
+    versions = {}  # of each library of concf and its extras
+    for name in dict.fromkeys(found for line in requires("concf") or [] for found in findall(r"^[\w.-]+", line)):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "missing"
+    libraries = ", ".join(f"{name} {found}" for name, found in versions.items() if name != "concf")
     machine = origin["machine"]
     found = {
         "concf": origin["concf"], "commit": origin["commit"] or "not a checkout",
         "installed in": str(Path(__file__).parents[1]), "python": origin["python"], "system": machine["system"],
         "processor": f"{machine['processor']}, {machine['cores']} cores", **devices,
-        "data home": str(data_home()), "libraries": _libraries(),
+        "data home": str(data_home()), "libraries": libraries,
     }  # fmt: skip
     typer.echo(json.dumps(found)) if as_json else print_figures(found)
-
-
-def _libraries() -> str:
-    """Version of each library of concf and its extras, or "missing"."""
-    shown = {}
-    for name in dict.fromkeys(found for line in requires("concf") or [] for found in findall(r"^[\w.-]+", line)):
-        try:
-            shown[name] = version(name)
-        except PackageNotFoundError:
-            shown[name] = "missing"
-    return ", ".join(f"{name} {found}" for name, found in shown.items() if name != "concf")

@@ -181,10 +181,30 @@ def compare(
 
 
 def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -> list[Entrant]:
-    """Search all grids on validation, then measure the chosen settings on test."""
+    """Search all grids on validation, then measure the chosen settings on test.
+
+    All searches advance together, a round at a time. Models without a choice are tested in the first round: what one
+    training yields is measured at once.
+    """
     fit, seeds = measurements.fit, list(measurements.fit.splits)
-    chosen = _choose(candidates, measurements)
-    settings: dict[str, Model] = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
+    searches, tests = {}, list[Task]()
+    for name, candidate in candidates.items():
+        sizes = [len(values) for values in candidate.grid.values()]
+        searches[name] = search(sizes, candidate.every_point)
+        if max(sizes, default=1) == 1:
+            tests += [(name, next(candidate.settings()), seed, "test") for seed in seeds]
+    points = {name: next(each) for name, each in searches.items()}
+    chosen: dict[str, tuple[Point, float]] = {}  # best point of each grid, and its validation metric
+    while points:
+        tasks = {name: [(name, candidates[name].at(at), seeds[0], "valid") for at in points[name]] for name in points}
+        measurements.measure([*chain(*tasks.values()), *tests])
+        for name, found in tasks.items():
+            try:
+                points[name] = searches[name].send([measurements.get(*each)["mean"][fit.tune_on] for each in found])
+            except StopIteration as end:
+                chosen[name] = end.value
+                del points[name]
+    settings: dict[str, Model] = {name: candidates[name].at(chosen[name][0]) for name in candidates}
     measurements.measure([(name, settings[name], seed, "test") for name in settings for seed in seeds])
     entrants = []
     for name, model in settings.items():
@@ -196,32 +216,6 @@ def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
         ))  # fmt: skip
     return entrants
-
-
-def _choose(candidates: Mapping[str, Candidate], measurements: Measurements) -> dict[str, tuple[Point, float]]:
-    """Name -> best point of its grid and its validation metric. All searches advance together, a round at a time.
-
-    Models without a choice are tested in the first round: what one training yields is measured at once.
-    """
-    tune_on, seeds = measurements.fit.tune_on, list(measurements.fit.splits)
-    searches, tests = {}, list[Task]()
-    for name, model in candidates.items():
-        sizes = [len(values) for values in model.grid.values()]
-        searches[name] = search(sizes, model.every_point)
-        if max(sizes, default=1) == 1:
-            tests += [(name, next(model.settings()), seed, "test") for seed in seeds]
-    points = {name: next(each) for name, each in searches.items()}
-    chosen = {}
-    while points:
-        tasks = {name: [(name, candidates[name].at(at), seeds[0], "valid") for at in points[name]] for name in points}
-        measurements.measure([*chain(*tasks.values()), *tests])
-        for name, cells in tasks.items():
-            try:
-                points[name] = searches[name].send([measurements.get(*cell)["mean"][tune_on] for cell in cells])
-            except StopIteration as end:
-                chosen[name] = end.value
-                del points[name]
-    return {name: chosen[name] for name in candidates}
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

@@ -93,7 +93,9 @@ class Measurements:
         for task in tasks:
             name, settings, seed, on = task
             if self.find(*task) is None:
-                run = settings.training if isinstance(settings, Trained) else f"{name} {settings.model_dump()}"
+                run = f"{name} {settings.model_dump()}"
+                if isinstance(settings, Trained):  # one run yields several models
+                    run = f"{settings.preset} {settings.model_extra}"
                 fits.setdefault((seed, run, self.fit.refits(settings, on)), []).append(task)
         jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
         gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0

@@ -33,11 +33,6 @@ class Trained(Settings):
     preset: str
     ship: Literal["consensus", "head"]
 
-    @property
-    def training(self) -> str:
-        """Name of the training: equal for models of one run."""
-        return f"{self.preset} {self.model_extra}" if self.model_extra else self.preset
-
     def settings(self, **changes: Any) -> RunSettings:
         """Settings of the run. changes: nested, take precedence."""
         own = dict(self.model_extra or {})

@@ -46,16 +46,13 @@ class File:
         return f"{os.environ.get(MIRROR_VARIABLE, PUBLIC_HOME).rstrip('/')}/{self.origin}"
 
 
-Variant = tuple[tuple[File, ...], Reading]
-
-
 @dataclass(frozen=True)
 class Entry:
     """Data set. variants: the forms it may have in the data home; the last is downloaded."""
 
     name: str
     title: str
-    variants: tuple[Variant, ...]
+    variants: tuple[tuple[tuple[File, ...], Reading], ...]  # files, and how to read them
     statistics: Filter | None = None  # the filter of the paper's table of statistics
     released_start: Filter | None = None  # the filter before the protocol `released`
     is_split: bool = False  # whether the files are the training and the test part of a published split
@@ -188,10 +185,9 @@ _FOURSQUARE_PARTS = tuple(
     }.items()
 )
 _ALL = Reading(rating="none")  # the papers count every rating as positive
-_TRIPLES = Reading(user="0", item="1", count="2", header=False)
 _FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
 _TWENTY_CHECKINS = Filter(min_user=20, counts="raw")
-_ENTRIES = (
+CATALOGUE = {data_set.name: data_set for data_set in (
     Entry(
         "citeulike", "CiteULike-t: who saved which article", (((_CITEULIKE,), Reading()),),
         statistics=Filter(min_user=5),
@@ -202,7 +198,7 @@ _ENTRIES = (
     ),
     Entry(
         "foursquare", "Foursquare, a subset: who checked in where, and how often",
-        (((_FOURSQUARE_TEXT,), Reading()), (_FOURSQUARE_PARTS, _TRIPLES)),
+        (((_FOURSQUARE_TEXT,), Reading()), (_FOURSQUARE_PARTS, Reading(user="0", item="1", count="2", header=False))),
         statistics=_TWENTY_CHECKINS, released_start=_TWENTY_CHECKINS,
     ),
     _lightgcn(
@@ -215,5 +211,4 @@ _ENTRIES = (
         train="1e9568725a9e833d0ac3bae01c94cd95367f73b3bb6104fd26b5f65ea5054093",
         test="9cd9b37926cd1447a06625ffa7914527573fb097c10cb0bbdb1d1b8ded3742fe",
     ),
-)  # fmt: skip
-CATALOGUE = {data_set.name: data_set for data_set in _ENTRIES}
+)}  # fmt: skip

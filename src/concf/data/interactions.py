@@ -223,23 +223,18 @@ class Filter(Settings):
 
     def apply(self, interactions: Interactions) -> Interactions:
         """Return the interactions that remain; an error if there are none."""
-        rows = self._one_pass(interactions, None)
-        while self.core:
-            before, rows = rows, self._one_pass(interactions, rows)
-            if np.array_equal(before, rows):
-                break
-        return interactions if np.all(rows) else interactions.keep(rows)
-
-    def _one_pass(self, interactions: Interactions, rows: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-        """[n] the pairs that remain, of all or of the mask `rows` [n]."""
         raw = self.counts == "raw"
-        per_user, per_item = interactions.per_user(raw=raw, rows=rows), interactions.per_item(raw=raw, rows=rows)
-        enough = (per_user >= self.min_user)[interactions.user] & (per_item >= self.min_item)[interactions.item]
-        remaining = enough if rows is None else enough & rows
-        if not remaining.any():
-            most = f"at most {per_user.max():g} per user and {per_item.max():g} per item"
-            raise DataError(f"the filter ({self.describe()}) leaves nothing of {most}. Lower the minimum counts")
-        return remaining
+        rows: NDArray[np.bool_] | None = None  # [n] the pairs that remained so far; None: all
+        while True:
+            per_user, per_item = interactions.per_user(raw=raw, rows=rows), interactions.per_item(raw=raw, rows=rows)
+            enough = (per_user >= self.min_user)[interactions.user] & (per_item >= self.min_item)[interactions.item]
+            remaining = enough if rows is None else enough & rows
+            if not remaining.any():
+                most = f"at most {per_user.max():g} per user and {per_item.max():g} per item"
+                raise DataError(f"the filter ({self.describe()}) leaves nothing of {most}. Lower the minimum counts")
+            if not self.core or (rows is not None and np.array_equal(rows, remaining)):
+                return interactions if remaining.all() else interactions.keep(remaining)
+            rows = remaining
 
     def describe(self) -> str:
         """The filter in words."""

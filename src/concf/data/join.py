@@ -58,7 +58,7 @@ def join(
     for log in (recipe.source, *recipe.source.get(UPDATES, [])):
         if log.get("sha256") and set(log["sha256"].values()) == set(source_of_new.get("sha256", {}).values()):
             raise DataError(f"{name}: nothing new: the run has learned from this log already, as {log['name']}")
-    new = _timed_alike(known, _same_ids(known, new, files_of(source) is not None, name), name)
+    new = _alike(known, new, files_of(source) is not None, name)
     if all((getattr(known, ids).positions(getattr(new, ids)) < 0).all() for ids in ("user_ids", "item_ids")):
         note(f"{name}: the run knows none of its users and items. Are ids written as in the first log?")
     _check_order(known, new, older, name)
@@ -93,8 +93,11 @@ def _reading(recipe: SplitRecipe, options: ReadingOptions) -> Reading:
     return Reading(**recipe.reading | {"ordered": False} | chosen(options))
 
 
-def _same_ids(known: Interactions, new: Interactions, from_files: bool, name: str) -> Interactions:
-    """Return the new log with ids of the known type; integers in a file may be text ids."""
+def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) -> Interactions:
+    """Return the new log with ids of the known type, and without times if the known log has none.
+
+    Integers in a file may be text ids; times in another unit are refused.
+    """
     for side in SIDES:
         before, now = getattr(known, f"{side}_ids"), getattr(new, f"{side}_ids")
         if before.are_integers == now.are_integers:
@@ -105,11 +108,6 @@ def _same_ids(known: Interactions, new: Interactions, from_files: bool, name: st
                 f"{now.values[0]!r}), unlike those that the run knows. Is it the right column ({option(side)})?"
             )
         new = new.with_text_ids(side)
-    return new
-
-
-def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interactions:
-    """Return the new log, without times if the known log has none; refuse times in another unit."""
     if known.timestamp is None:
         if new.timestamp is not None:
             note(f"{name}: its times are left out, since the run's log has none")

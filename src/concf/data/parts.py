@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,12 @@ def draw(
     """
     rng = np.random.default_rng(seed)
     parts = np.full(len(user), TRAIN, np.uint8)
-    for block in _blocks_of_users(user):
-        rows = np.arange(block.start, block.stop)
-        rows = rows if eligible is None else rows[eligible[block]]
+    start = 0
+    while start < len(user):  # blocks of about BLOCK_ROWS rows, each with all rows of its users
+        last = user[min(start + BLOCK_ROWS, len(user)) - 1]
+        end = int(np.searchsorted(user, last, side="right"))
+        rows = np.arange(start, end)
+        rows = rows if eligible is None else rows[eligible[start:end]]
         users, noise = user[rows], rng.random(len(rows))
         if times is None:  # one sort by user + noise, kept below the next user, to which the sum could be rounded up
             order = np.argsort(np.minimum(users + noise, np.nextafter(users + 1.0, 0.0)), kind="stable")
@@ -55,17 +58,8 @@ def draw(
         rank, total = np.arange(len(users)) - np.repeat(starts, lengths), np.repeat(lengths, lengths)
         n_valid, n_test = held_out(total)
         parts[rows[order]] = np.select([rank < n_test, rank < n_test + n_valid], [TEST, VALID], TRAIN)
-    return parts
-
-
-def _blocks_of_users(user: NDArray[np.int32]) -> Iterator[slice]:
-    """Yield slices of the ascending users [n], of about BLOCK_ROWS rows, each with all rows of its users."""
-    start = 0
-    while start < len(user):
-        last = user[min(start + BLOCK_ROWS, len(user)) - 1]
-        end = int(np.searchsorted(user, last, side="right"))
-        yield slice(start, end)
         start = end
+    return parts
 
 
 def draw_valid(

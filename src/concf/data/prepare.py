@@ -150,12 +150,7 @@ def _check_no_reading(name: str, reading: Reading) -> None:
 
 
 def prepare(
-    source: Any,
-    *,
-    seed: int = 0,
-    out: str | Path | None = None,
-    overwrite: bool = False,
-    **options: Unpack[LogOptions],
+    source: Any, *, seed: int = 0, out: str | Path | None = None, overwrite: bool = False, **options: Unpack[LogOptions]
 ) -> Split:
     """Read a log, filter it, split it and, with `out`, save it.
 
@@ -210,8 +205,14 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
     before = interactions
     for step in filters:
         interactions = step.apply(interactions)
-    if not published:
-        _note_loss(before, interactions, filters)
+    lost = {
+        "items": 1 - interactions.n_items / before.n_items,
+        "users": 1 - interactions.n_users / before.n_users,
+        "interactions": 1 - len(interactions) / len(before),
+    }
+    if not published and max(lost.values()) >= NOTABLE_LOSS:
+        shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
+        note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}")
     changed = reading.model_dump(exclude_defaults=True)
     return Split.make(
         interactions, SplitRecipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
@@ -235,19 +236,6 @@ def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Inter
     disliked = found.user.astype(np.int64) * log.n_items + found.item
     log = replace(log, dislikes=found).keep(~np.isin(log.cells, disliked))
     return log, origin | {"dislikes": listed_origin}
-
-
-def _note_loss(before: Interactions, after: Interactions, filters: tuple[Filter, ...]) -> None:
-    """Note a large loss by the filters."""
-    lost = {
-        "items": 1 - after.n_items / before.n_items,
-        "users": 1 - after.n_users / before.n_users,
-        "interactions": 1 - len(after) / len(before),
-    }
-    if max(lost.values()) < NOTABLE_LOSS:
-        return
-    shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
-    note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}")
 
 
 def _given(source: Any, options: dict[str, Any], seed: int) -> Split:

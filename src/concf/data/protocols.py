@@ -219,9 +219,7 @@ class Given(Protocol):
 
     name: Literal["given"] = "given"
     both: ClassVar[bool] = True
-    valid: Annotated[float, Field(gt=0, lt=1)] | None = (
-        None  # share of each user's training items; None: a file of its own
-    )
+    valid: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of each user's training items; None: a file
     newest: bool = False  # whether the share is of the newest
 
     @model_validator(mode="after")

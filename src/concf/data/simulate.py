@@ -46,7 +46,10 @@ class Simulation(Settings):
 
         rng = np.random.default_rng(check_seed(seed))
         borders, weights = self._catalogue(rng)
-        user = self._active_users(rng)
+        activity = rng.lognormal(0.0, self.activity_spread, self.users)
+        once = np.arange(min(self.users, self.events))  # each user has at least one event if there are enough
+        rest = rng.choice(self.users, self.events - len(once), p=activity / activity.sum())
+        user = np.sort(np.r_[once, rest])
         mixtures = self._mixtures(rng).cumsum(axis=1)
         owner = np.arange(self.items)
         if self.shared:
@@ -54,8 +57,15 @@ class Simulation(Settings):
         slots = [self._items(rng, mixtures[user[k : k + BLOCK]], borders, weights) for k in range(0, len(user), BLOCK)]
         names = rng.permutation(self.items)  # so that an id says nothing about taste or popularity
         item = names[owner[np.concatenate(slots)]]
-        time, order = self._times(rng, item)
-        return pl.DataFrame({"user_id": user[order], "item_id": item[order], "timestamp": time})
+        if self.fashion is None:
+            time, order = np.sort(rng.integers(0, YEAR, self.events)), rng.permutation(self.events)
+        else:
+            around = rng.random(self.items)[item] + self.fashion * rng.standard_normal(len(item))
+            within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is evenly filled
+            time = np.minimum((within * YEAR).astype(np.int64), YEAR - 1)
+            order = np.argsort(time, kind="stable")
+            time = time[order]
+        return pl.DataFrame({"user_id": user[order], "item_id": item[order], "timestamp": time + START})
 
     def _catalogue(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """([tastes + 1], [items + 1]) borders of the tastes among the items, cumulative popularity of the items."""
@@ -81,23 +91,6 @@ class Simulation(Settings):
     def _mixtures(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """[users, tastes] share of each taste in a user's activity."""
         return rng.dirichlet(np.full(self.tastes, self.taste_spread), self.users)
-
-    def _times(self, rng: np.random.Generator, item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """([events] the times in ascending order, [events] the event of each)."""
-        if self.fashion is None:
-            return np.sort(rng.integers(0, YEAR, self.events)) + START, rng.permutation(self.events)
-        around = rng.random(self.items)[item] + self.fashion * rng.standard_normal(len(item))
-        within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is evenly filled
-        time = np.minimum((within * YEAR).astype(np.int64), YEAR - 1)
-        order = np.argsort(time, kind="stable")
-        return time[order] + START, order
-
-    def _active_users(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """[events] the user of each event, in ascending order; each has at least one if there are enough."""
-        activity = rng.lognormal(0.0, self.activity_spread, self.users)
-        once = np.arange(min(self.users, self.events))
-        rest = rng.choice(self.users, self.events - len(once), p=activity / activity.sum())
-        return np.sort(np.r_[once, rest])
 
     def _items(
         self, rng: np.random.Generator, mixtures: NDArray[np.float64], borders: NDArray[np.int64],
@@ -147,9 +140,14 @@ class DriftingSimulation(Simulation):
         users, slots = [], []
         for step, count in enumerate(np.diff(starts)):
             now = step / STEPS
-            user = _drawn(rng, activity * (user_born <= now), count)
+            active = activity * (user_born <= now)
+            total = active.cumsum()
+            drawn = np.searchsorted(total, rng.random(count) * total[-1], side="right")
+            user = np.minimum(drawn, np.flatnonzero(active)[-1])
             mixture = first[user] + self.drift * now * (last[user] - first[user])
-            aged = popularity * self._left(now - item_born)
+            age = now - item_born  # below 0: the item has not appeared
+            left = np.ones_like(age) if self.fashion is None else 0.5 ** (age.clip(min=0) / self.fashion)
+            aged = popularity * np.where(age >= 0, left, 0.0)
             users.append(user)
             slots.append(self._items(rng, mixture.cumsum(axis=1), borders, np.r_[0.0, aged.cumsum()]))
         item = rng.permutation(self.items)[owner[np.concatenate(slots)]]
@@ -161,18 +159,6 @@ class DriftingSimulation(Simulation):
         born = np.where(rng.random(n) < new, rng.random(n), -rng.random(n))
         born[0] = min(born[0], -born[0])
         return born
-
-    def _left(self, age: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[n] share of its popularity that an item of that age has left, 0 before it appears."""
-        aged = np.ones_like(age) if self.fashion is None else 0.5 ** (age.clip(min=0) / self.fashion)
-        return np.where(age >= 0, aged, 0.0)
-
-
-def _drawn(rng: np.random.Generator, weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """[count] positions, each with a probability proportional to its weight."""
-    total = weights.cumsum()
-    drawn = np.searchsorted(total, rng.random(count) * total[-1], side="right")
-    return np.asarray(np.minimum(drawn, np.flatnonzero(weights)[-1]))
 
 
 DRIFTING = DriftingSimulation(

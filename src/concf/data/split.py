@@ -290,8 +290,15 @@ class Split:
         """
         folder = Path(folder)
         manifest = _read_manifest(folder)
-        files = manifest["files"]
-        _check_files(folder, files, verify)
+        files: dict[str, str | None] = manifest["files"]
+        missing = [name for name in files if not (folder / name).is_file()]
+        if verify is None and not missing:
+            verify = sum((folder / name).stat().st_size for name in files) <= VERIFIED_BYTES
+        for name, checksum in files.items():
+            if name in missing:
+                raise DataError(f"{folder / name} is missing. Prepare the data set again")
+            if checksum is None or (sha256(folder / name) != checksum if verify else _is_truncated(folder / name)):
+                raise DataError(f"{folder / name} was changed or cut short. Prepare the data set again")
 
         def load_columns(names: Sequence[str], prefix: str = "") -> dict[str, Any]:
             return {name: mapped(folder / f"{prefix}{name}.npy") for name in names if f"{prefix}{name}.npy" in files}
@@ -320,18 +327,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         return manifest | {"files": needed | dict(manifest["files"]), "notes": list(manifest["notes"])}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({type(error).__name__}). Prepare the data set again") from None
-
-
-def _check_files(folder: Path, checksums: dict[str, str | None], verify: bool | None) -> None:
-    """Refuse a folder with a missing or truncated file and, with `verify`, one with a changed file."""
-    missing = [name for name in checksums if not (folder / name).is_file()]
-    if verify is None and not missing:
-        verify = sum((folder / name).stat().st_size for name in checksums) <= VERIFIED_BYTES
-    for name, checksum in checksums.items():
-        if name in missing:
-            raise DataError(f"{folder / name} is missing. Prepare the data set again")
-        if checksum is None or (sha256(folder / name) != checksum if verify else _is_truncated(folder / name)):
-            raise DataError(f"{folder / name} was changed or cut short. Prepare the data set again")
 
 
 def _is_truncated(path: Path) -> bool:

@@ -60,22 +60,19 @@ class Weighting(Settings):
             if log.timestamp is None:
                 raise DataError(f"half_life {self.half_life} needs times and the log has none. Read it with times")
             time = np.asarray(log.timestamp[rows], np.float64)
-            newest = time.max(initial=-np.inf)
-            weight = weight * np.exp2((time - newest) / self._ticks(newest))
+            newest, duration = time.max(initial=-np.inf), DURATION.fullmatch(self.half_life)
+            assert duration is not None
+            half_life = float(duration[1])
+            if duration[2]:  # a unit, to be converted to that of the log
+                ticks = ticks_of(newest)
+                if ticks is None:
+                    fault = f"times like {newest:g} are not since 1970. Give a number"
+                    raise DataError(f"half_life {self.half_life}: {fault}")
+                half_life = half_life * SECONDS[duration[2]] * ticks
+            weight = weight * np.exp2((time - newest) / half_life)
         if not len(weight) or weight.min() == weight.max():
             return None
         return np.asarray(np.maximum(weight / weight.mean(), LEAST), np.float32)
-
-    def _ticks(self, newest: float) -> float:
-        """Half-life in the unit of the log's times. newest: of these"""
-        duration = DURATION.fullmatch(self.half_life or "")
-        assert duration is not None
-        if not duration[2]:
-            return float(duration[1])
-        ticks = ticks_of(newest)
-        if ticks is None:
-            raise DataError(f"half_life {self.half_life}: times like {newest:g} are not since 1970. Give a number")
-        return float(duration[1]) * SECONDS[duration[2]] * ticks
 
 
 UNWEIGHTED = Weighting()

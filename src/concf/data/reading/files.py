@@ -66,7 +66,15 @@ def scan_files(paths: list[Path], reading: Reading) -> list[Table]:
 
 def unreadable(paths: list[Path], reading: Reading, error: BaseException) -> DataError:
     """Return the error for files of which one could not be read, with the line, found by reading it line by line."""
-    path = _first_unreadable(paths, reading)
+    for path in paths[:-1]:
+        try:
+            scan_file(path, reading).frame.select(pl.all().null_count()).collect(engine="streaming")
+        except EmptyFileError:
+            continue
+        except UNREADABLE:
+            break
+    else:  # each of these can be read on its own
+        path = paths[-1]
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{path}: cannot be read ({error.strerror})")
     if isinstance(error, pl.exceptions.NoDataError):
@@ -87,18 +95,6 @@ def unreadable(paths: list[Path], reading: Reading, error: BaseException) -> Dat
     except DataError as sniffed:
         return sniffed
     return DataError(f"{path}: cannot be read ({first_line(error)}). Is it another {option('format')}?")
-
-
-def _first_unreadable(paths: list[Path], reading: Reading) -> Path:
-    """Return the first file that cannot be read on its own, else the last."""
-    for path in paths[:-1]:
-        try:
-            scan_file(path, reading).frame.select(pl.all().null_count()).collect(engine="streaming")
-        except EmptyFileError:
-            continue
-        except UNREADABLE:
-            return path
-    return paths[-1]
 
 
 def _problem(line: bytes, kind: str, layout: TextLayout | None) -> str | None:

@@ -35,7 +35,13 @@ def scan_object(log: Any, reading: Reading) -> Table:
 
 def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
     if isinstance(log, np.ndarray):
-        _check_array(log)
+        if log.ndim != 2 or log.dtype.kind not in "biuf":
+            raise DataError(f"an array of type {log.dtype} and shape {log.shape}; expected counts [users, items]")
+        if log.shape[1] <= FEW_COLUMNS:
+            raise DataError(
+                f"an array of shape {log.shape} may be the rows of a log, or a matrix of {log.shape[1]} items. Give "
+                "rows as (array[:, 0], array[:, 1]), and a matrix as scipy.sparse.csr_array(array)"
+            )
         log = sparse.coo_array(log)
     if sparse.issparse(log):
         cells = log.tocoo()
@@ -61,28 +67,14 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
 
 def _with_text_uuids(frame: Any) -> pl.DataFrame:
     """Convert a frame of any library; UUID objects, which not every version of Arrow knows, become text."""
-    named = type(frame).__module__.partition(".")[0] in ("polars", "pandas")
-    uuids = (
-        [name for name in getattr(frame, "columns", ()) if isinstance(next(iter(frame[name]), None), UUID)]
-        if named
-        else []
-    )
+    searched = type(frame).__module__.partition(".")[0] in ("polars", "pandas")
+    columns = getattr(frame, "columns", ()) if searched else ()
+    uuids = [name for name in columns if isinstance(next(iter(frame[name]), None), UUID)]
     if not uuids:
         return pl.DataFrame(frame)
     text = {str(name): pl.Series(_checked_ids(frame[name].to_list()), dtype=pl.String) for name in uuids}
     others = frame.drop(uuids) if isinstance(frame, pl.DataFrame) else frame.drop(columns=uuids)
     return pl.DataFrame(others).with_columns(**text)
-
-
-def _check_array(array: np.ndarray[Any, Any]) -> None:
-    """Refuse an array that is not a matrix [users, items] of numbers, or may be rows of a log."""
-    if array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise DataError(f"an array of type {array.dtype} and shape {array.shape}; expected counts [users, items]")
-    if array.shape[1] <= FEW_COLUMNS:
-        raise DataError(
-            f"an array of shape {array.shape} may be the rows of a log, or a matrix of {array.shape[1]} items. Give "
-            "rows as (array[:, 0], array[:, 1]), and a matrix as scipy.sparse.csr_array(array)"
-        )
 
 
 def _of_rows(rows: list[Any]) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from tempfile import TemporaryFile, gettempdir
 from typing import Any
 
@@ -88,15 +88,11 @@ def _first_pass(frames: list[pl.LazyFrame], tables: list[Table], positive: pl.Ex
     failed = pl.coalesce(pl.when(check.bad).then(pl.lit(k, pl.Int8)) for k, check in enumerate(checks))
     columns = [name for name in (*ID_ROLES, "timestamp") if name in schema]
     for frame, table in zip(frames, tables, strict=True):
-        _for_batches(frame.select(*columns, failed=failed, positive=positive), counts.add, FIRST_PASS_ROWS)
+        rows = frame.select(*columns, failed=failed, positive=positive)  # of one file: of several, it would read ahead
+        rows.sink_batches(counts.add, chunk_size=FIRST_PASS_ROWS, maintain_order=False, engine="streaming")
         if counts.failed:
             raise bad_row(frame, table, checks[min(counts.failed)], reading.time_format)
     return counts
-
-
-def _for_batches(rows: pl.LazyFrame, function: Callable[[pl.DataFrame], None], size: int) -> None:
-    """Call a function with all rows of one file (of several, the engine would read ahead), `size` at a time."""
-    rows.sink_batches(function, chunk_size=size, maintain_order=False, engine="streaming")
 
 
 class IdCounts:
@@ -156,7 +152,8 @@ def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame)
     for frame in frames:
         with_user = frame.join(users.lazy().drop("rows"), on="user", how="left")
         with_both = with_user.join(items.lazy().drop("rows"), on="item", how="left", suffix="_item")
-        _for_batches(with_both.select(*others, cell=cell), buckets.add, SECOND_PASS_ROWS)
+        rows = with_both.select(*others, cell=cell)
+        rows.sink_batches(buckets.add, chunk_size=SECOND_PASS_ROWS, maintain_order=False, engine="streaming")
     for merged in buckets.merged():
         user, item = np.divmod(merged.pop("cell"), n_items)
         merged |= {"user": user.astype(np.int32), "item": item.astype(np.int32)}
@@ -202,10 +199,13 @@ def check_times(
     latest = clock.time() + DAY
     if newest < EARLIEST or any(EARLIEST * ticks <= oldest <= newest <= latest * ticks for ticks in TICKS):
         return frames
-    ticks = _commonest_unit(frames)
-    if ticks is None:
-        return frames
     when = pl.col("timestamp")
+    counts = {"positive": (when > 0).sum(), **{str(ticks): _in_unit(ticks).sum() for ticks in TICKS}}
+    rows = [frame.select(**counts).cast(pl.Int64).collect(engine="streaming").row(0) for frame in frames]
+    n_positive, *per_unit = map(sum, zip(*rows, strict=True))
+    if 2 * sum(per_unit) < n_positive:
+        return frames
+    ticks = TICKS[per_unit.index(max(per_unit))]
     bad = (when <= 0) | ~_in_unit(ticks) | (when > latest * ticks)
     n_bad, example = 0, ""
     for frame, table in zip(frames, tables, strict=True):
@@ -232,14 +232,6 @@ def _in_unit(ticks: int) -> pl.Expr:
     return pl.col("timestamp").is_between(EARLIEST * ticks, LATEST * ticks)
 
 
-def _commonest_unit(frames: list[pl.LazyFrame]) -> int | None:
-    """Return the ticks per second of most times; None if fewer than half of those above 0 are since 1970."""
-    counts = {"positive": (pl.col("timestamp") > 0).sum(), **{str(ticks): _in_unit(ticks).sum() for ticks in TICKS}}
-    rows = [frame.select(**counts).cast(pl.Int64).collect(engine="streaming").row(0) for frame in frames]
-    n_positive, *per_unit = map(sum, zip(*rows, strict=True))
-    return TICKS[per_unit.index(max(per_unit))] if 2 * sum(per_unit) >= n_positive else None
-
-
 class PairBuckets:
     """Buckets of rows (cell[, count][, timestamp]) of consecutive users.
 
@@ -249,7 +241,10 @@ class PairBuckets:
 
     def __init__(self, rows_per_user: NDArray[np.int64], n_items: int, dtype: np.dtype[np.void]) -> None:
         self.dtype = dtype
-        self.borders = _borders(rows_per_user) * n_items  # [buckets - 1] the first cell of each bucket but the first
+        before = np.cumsum(rows_per_user) - rows_per_user
+        size = max(BUCKET_ROWS, -(-int(rows_per_user.sum()) // MAX_BUCKETS))
+        first_users = np.flatnonzero(np.diff(before // size)) + 1
+        self.borders = first_users * n_items  # [buckets - 1] the first cell of each bucket but the first
         self.held: list[list[Records]] = [[] for _ in range(len(self.borders) + 1)]
         self.spilled: list[list[tuple[int, int]]] = [[] for _ in self.held]  # (offset, length) in bytes of the file
         self.held_bytes = 0
@@ -299,13 +294,6 @@ class PairBuckets:
         offset, length = offset_and_length
         self.file.seek(offset)
         return np.frombuffer(self.file.read(length), self.dtype)
-
-
-def _borders(rows_per_user: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[buckets - 1] the users at which a new bucket begins, so that buckets have about `BUCKET_ROWS` rows."""
-    before = np.cumsum(rows_per_user) - rows_per_user
-    size = max(BUCKET_ROWS, -(-int(rows_per_user.sum()) // MAX_BUCKETS))
-    return np.flatnonzero(np.diff(before // size)) + 1
 
 
 def _merge(rows: Records) -> dict[str, NDArray[Any]]:

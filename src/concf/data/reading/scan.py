@@ -172,7 +172,12 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
     parts = pl.col("line").str.strip_chars().str.split(separator)
     frame = _scan_lines(path)
     if counted:
-        _check_counts(path, frame, parts)
+        length = (parts.list.len().cast(pl.Int64) - 1).cast(pl.String)
+        wrong = frame.filter(parts.list.first() != length).bottom_k(1, by=ROW).collect(engine="streaming")
+        for row, line in wrong.iter_rows():
+            fix = f"If lines begin with the user's id, set {option('format', 'user-lines')}"
+            where = f"{path}:{row + 1}"
+            raise DataError(f"{where}: expected the number of items, then the items, found {line[:80]!r}. {fix}")
     user = pl.col(ROW).cast(pl.String) if counted else parts.list.first()
     items = frame.select(pl.col(ROW).alias("row"), user=user, item=parts.list.slice(1))
     items = items.filter(pl.col("item").list.len() > 0)
@@ -183,16 +188,6 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
         items.explode(roles[1:]), str(path), {role: role for role in roles},
         first_line=1, may_be_integers=ID_ROLES, users_are_lines=counted,
     )  # fmt: skip
-
-
-def _check_counts(path: Path, frame: pl.LazyFrame, parts: pl.Expr) -> None:
-    """Refuse a line that does not begin with the number of its items."""
-    length = (parts.list.len().cast(pl.Int64) - 1).cast(pl.String)
-    wrong = frame.filter(parts.list.first() != length).bottom_k(1, by=ROW).collect(engine="streaming")
-    if len(wrong):
-        row, line = wrong.row(0)
-        fix = f"If lines begin with the user's id, set {option('format', 'user-lines')}"
-        raise DataError(f"{path}:{row + 1}: expected the number of items, then the items, found {line[:80]!r}. {fix}")
 
 
 def _scan_json_lines(path: Path, reading: Reading) -> Table:

@@ -19,28 +19,21 @@ def ticks_of(when: float) -> int | None:
 
 def in_unit_of(newest: float, when: When, asked: str) -> float:
     """Convert a date or a number to the unit of a log's times. newest: of the log; asked: the option, for messages"""
-    unit, day, number = ticks_of(newest), _date(when), _number(when)
-    if day is not None and unit is not None:
-        return day.timestamp() * unit
-    if day is not None and number is None:
+    unit, number = ticks_of(newest), _number(when)
+    if isinstance(when, str) and (len(when) == 8 or number is None):  # digits alone are YYYYMMDD
+        with suppress(ValueError):
+            when = datetime.fromisoformat(when)
+    if isinstance(when, date) and not isinstance(when, datetime):
+        when = datetime.combine(when, time())
+    if isinstance(when, datetime) and unit is not None:
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * unit
+    if isinstance(when, datetime) and number is None:
         raise ConfigError(f"{asked}: the log's times ({newest:.15g}) are not since 1970. Give one in their own unit")
     if number is None or ticks_of(number) != unit:
         raise ConfigError(
             f"{asked}: expected a date such as 2024-01-31, or a time like the log's newest, {newest:.15g}"
         )
     return number
-
-
-def _date(when: When) -> datetime | None:
-    """Parse a date or a time, in UTC unless it has a zone; None if it is neither. Digits alone are YYYYMMDD."""
-    if isinstance(when, str) and (len(when) == 8 or _number(when) is None):
-        with suppress(ValueError):
-            when = datetime.fromisoformat(when)
-    if isinstance(when, date) and not isinstance(when, datetime):
-        when = datetime.combine(when, time())
-    if not isinstance(when, datetime):
-        return None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def _number(when: When) -> float | None:
