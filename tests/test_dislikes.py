@@ -14,6 +14,7 @@ import torch
 from small_recipe import LOG, SMALL, small
 
 from concf.baselines.als import ALS, Pairs
+from concf.baselines.ease import EASE
 from concf.data.interactions import Interactions
 from concf.data.parts import TRAIN
 from concf.data.prepare import prepare
@@ -23,6 +24,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
+from concf.strong.combine import combine
 from concf.strong.recipe import Recipe
 from concf.strong.run import StrongRun
 
@@ -153,6 +155,16 @@ def test_a_dislike_is_never_recommended(preset: str) -> None:
     user, item = min(dislikes)
     history = [int(model.run.data.interactions.item_ids.values[0])]
     assert item not in model.recommend(user, k=40, history=history, by=model.run.best_head())["item_id"].to_list()
+
+
+def test_a_combined_run_lists_no_dislikes() -> None:
+    split = rated()
+    run = combine(split, {"ease": EASE(regularisation=50.0).fit(split.train)}, settings=SMALL, seed=3)
+    lists, disliked = run.best["consensus"].lists, split.disliked
+    assert lists is not None
+    assert disliked is not None
+    for user, items in enumerate(lists.tolist()):
+        assert not {item for item in items if item >= 0} & set(disliked[[user]].indices.tolist())
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path, concf: CLI) -> None:

@@ -143,24 +143,21 @@ def choose_settings(
         raise ConfigError(f"{file}: its settings are over the preset {over!r}, but {base!r} was asked for. Name none")
     if base is None:
         base = (DEFAULT if single is None else DEFAULT_OF_ONE) if over is None else over
-    chosen = base if isinstance(base, RunSettings) else _preset(base)
+    if not isinstance(base, RunSettings):
+        if not isinstance(base, str) or base not in PRESETS:
+            raise ConfigError(f"unknown preset {base!r}; choose from {', '.join(PRESETS)}")
+        base = PRESETS[base]
     layers = [layer, changes or {}, *map(from_word, words)]
-    if single is not None and not isinstance(chosen, ReferenceSettings):
+    if single is not None and not isinstance(base, ReferenceSettings):
         raise ConfigError(f"one objective alone ({single}) is trained by Algorithm 1: choose the preset reference")
-    other = next(each for each in MODELS.values() if not isinstance(chosen, each))
-    strange = sorted({name for each in layers for name in each} - type(chosen).model_fields.keys())
+    other = next(each for each in MODELS.values() if not isinstance(base, each))
+    strange = sorted({name for each in layers for name in each} - type(base).model_fields.keys())
     if strange and set(strange) <= other.model_fields.keys():
         settings = ", ".join(OPTIONS.get(name, name) for name in strange)
         raise ConfigError(
-            f"{settings}: of the model {other.kind}, and this is {chosen.kind}. Choose a preset of that model "
+            f"{settings}: of the model {other.kind}, and this is {base.kind}. Choose a preset of that model "
             f"({', '.join(other.presets)}), or leave it out"
         )
     if single is not None:
         layers.append({"objectives": (single,), "training": {"watch": named(single)[0]}})
-    return chosen.changed(*layers)
-
-
-def _preset(name: Any) -> RunSettings:
-    if not isinstance(name, str) or name not in PRESETS:
-        raise ConfigError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
-    return PRESETS[name]
+    return base.changed(*layers)

@@ -105,9 +105,7 @@ class Basis(NamedTuple):
 class Side:
     """The rows of one side, users or items, in blocks of similar length. weight: [n] the sum of each row's weights."""
 
-    def __init__(
-        self, row: Tensor, column: Tensor, pairs: Pairs, shape: tuple[int, int], factors: int
-    ) -> None:  # fmt: skip
+    def __init__(self, row: Tensor, column: Tensor, pairs: Pairs, shape: tuple[int, int], factors: int) -> None:
         self.n, n_columns = shape
         self.factors = factors
         order = (row * n_columns + column).argsort(stable=True)
@@ -156,18 +154,14 @@ class UserSolver:
     def __call__(self, pairs: Pairs, n_users: int) -> Tensor:
         """[users, d] vectors fitted to the users' pairs."""
         items, factors = self.shape
-        if n_users == 1:
-            return self._alone(pairs)
+        if n_users == 1:  # a single block: sorting and splitting its pairs would take longer
+            block = Block(pairs.user[:1], pairs.item[None], pairs.weight.sqrt()[None], pairs.target[None])
+            penalty = self.penalty * (pairs.weight.sum() + self.unobserved * items)
+            diagonal = self.unobserved * self.basis.values + penalty
+            return _solve(block, self.basis.rotated, diagonal[None]) @ self.basis.vectors.T
         side = Side(pairs.user, pairs.item, pairs, (n_users, items), factors)
         penalty = self.penalty * (side.weight + self.unobserved * items)
         return side.solve_in(self.basis, self.unobserved, penalty) @ self.basis.vectors.T
-
-    def _alone(self, pairs: Pairs) -> Tensor:
-        """[1, d] vector of one user, solved as a single block: sorting and splitting its pairs would take longer."""
-        block = Block(pairs.user[:1], pairs.item[None], pairs.weight.sqrt()[None], pairs.target[None])
-        penalty = self.penalty * (pairs.weight.sum() + self.unobserved * self.shape[0])
-        diagonal = self.unobserved * self.basis.values + penalty
-        return _solve(block, self.basis.rotated, diagonal[None]) @ self.basis.vectors.T
 
 
 class ALS:

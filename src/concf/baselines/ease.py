@@ -67,13 +67,11 @@ class EASE(Settings):
         """
         inverse = _inverse(train @ train.T, self.regularisation, device)
         columns = train.astype(np.float64).tocsc()
-        quadratic = torch.cat(
-            [
-                (_times(inverse, some.tocsr()) * torch.from_numpy(some.toarray()).to(device)).sum(0)
-                for some in (columns[:, begin : begin + BLOCK] for begin in range(0, train.shape[1], BLOCK))
-            ]
-        )
-        left, scale = (-inverse).float(), (self.regularisation / (1 - quadratic)).float()
+        blocks = (columns[:, begin : begin + BLOCK] for begin in range(0, train.shape[1], BLOCK))
+        quadratic = [
+            (_times(inverse, some.tocsr()) * torch.from_numpy(some.toarray()).to(device)).sum(0) for some in blocks
+        ]
+        left, scale = (-inverse).float(), (self.regularisation / (1 - torch.cat(quadratic))).float()
 
         def scores(users: NDArray[np.int64]) -> Tensor:
             own = torch.from_numpy(train[users].toarray()).to(device)

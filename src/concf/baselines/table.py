@@ -100,11 +100,7 @@ BASELINES = {
     "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0)}),
     "userknn": Candidate(
         UserKNN,
-        {
-            "neighbours": (100, 500, 2000),
-            "power": (1.0, 1.5, 2.0, 3.0),
-            "beta": (-0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
-        },
+        {"neighbours": (100, 500, 2000), "power": (1.0, 1.5, 2.0, 3.0), "beta": (-0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5)},
         vote=Vote({"power": (1.0, 1.5, 2.0), "beta": (0.1, 0.2, 0.3, 0.4)}, fixed={"neighbours": 500}),
     ),
     "ease": Candidate(

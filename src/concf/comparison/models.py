@@ -14,7 +14,7 @@ from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.models import DEFAULT_OF_ONE, PRESETS, choose_settings
-from concf.reference.objectives import OBJECTIVES, kind_of
+from concf.reference.objectives import OBJECTIVES
 from concf.runs.settings import RunSettings
 from concf.runtime.settings import Settings, flat, nested
 
@@ -91,7 +91,7 @@ def named_models(names: list[str]) -> dict[str, Candidate]:
         elif chosen in PRESETS:
             for ship in ("consensus", "head"):
                 models[f"{name} {ship}"] = Candidate(Trained, {"preset": (chosen,), "ship": (ship,)})
-        elif kind_of(chosen) in OBJECTIVES:
+        elif chosen.partition("#")[0] in OBJECTIVES:  # `bpr` of `bpr#2`
             alone = {"preset": (DEFAULT_OF_ONE,), "ship": ("head",), "single": (chosen,)}
             models[name] = Candidate(Trained, alone)
         else:

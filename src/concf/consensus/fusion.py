@@ -31,20 +31,6 @@ def reciprocal_ranks(ranks: Tensor, top_k: int) -> Tensor:
     return (1 / (OFFSET + 1 + ranks.double())).masked_fill(ranks >= top_k, 0.0)
 
 
-def borda(ranks: Tensor, top_k: int) -> Tensor:
-    """[voters, n, C] votes K - rank, with ranks from 0; 0 where an item is not listed."""
-    return top_k - ranks.double()
-
-
-def comb_sum(ranks: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-    """[voters, n, C]. scores: [voters, n, K] of the lists, descending; lengths: [voters, n] of the lists"""
-    top_k = scores.shape[2]
-    first, last = scores[..., :1].double(), scores.gather(2, (lengths - 1).clamp(min=0)[..., None]).double()
-    own = scores.gather(2, ranks.long().clamp(max=top_k - 1)).double()
-    scaled = ((own - last) / (first - last)).where(first > last, 1.0)
-    return scaled.masked_fill(ranks >= top_k, 0.0)
-
-
 def greedy_selection(measure: Callable[[Tensor], float], voters: int, rounds: int = ROUNDS) -> Tensor:
     """[voters] how often each was chosen: in every round the one that helps most, the first of equals, or none.
 
@@ -66,6 +52,7 @@ class Fusions:
 
     candidates: [n, C] int32 union of the voters' lists, by best rank, then by position; -1 where there are fewer
     ranks:      [voters, n, C] from 0, K where a voter does not list one
+    scores:     [voters, n, K] of the lists, descending; lengths: [voters, n] of the lists
     """
 
     def __init__(self, voters: Sequence[Voter], users: Tensor, top_k: int, n_items: int) -> None:
@@ -90,10 +77,13 @@ class Fusions:
 
     def lists(self, weights: dict[str, Tensor], length: int) -> dict[str, Tensor]:
         """Fusion -> its lists [n, length]."""
-        ranks, scaled = reciprocal_ranks(self.ranks, self.top_k), comb_sum(self.ranks, self.scores, self.lengths)
+        ranks, scores, ends = reciprocal_ranks(self.ranks, self.top_k), self.scores, (self.lengths - 1).clamp(min=0)
+        first, last = scores[..., :1].double(), scores.gather(2, ends[..., None]).double()
+        own = scores.gather(2, self.ranks.long().clamp(max=self.top_k - 1)).double()
+        scaled = ((own - last) / (first - last)).where(first > last, 1.0).masked_fill(self.ranks >= self.top_k, 0.0)
         votes = {
             "reciprocal ranks": ranks,
-            "Borda": borda(self.ranks, self.top_k),
+            "Borda": self.top_k - self.ranks.double(),
             "CombSUM": scaled,
             "CombMNZ": scaled * (self.ranks < self.top_k).sum(0),
         }

@@ -40,9 +40,16 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         crossing &= values[:, k] > -torch.inf
         if crossing.any():
             rows = crossing.nonzero().squeeze(1)
-            values[rows, :k], columns[rows, :k] = _highest(_lowest_columns_win(scores[rows], values[rows, k], k), k)
+            some, border = scores[rows], values[rows, k, None]
+            tied, room = some == border, k - (some > border).sum(1, keepdim=True)
+            lowest = some.masked_fill(tied & (tied.cumsum(1) > room), -torch.inf)  # tied columns that fill the list
+            values[rows, :k], columns[rows, :k] = _highest(lowest, k)
         values, columns = values[:, :k], columns[:, :k]
-    return _order_ties(values, columns)
+    if not (values[:, 1:] == values[:, :-1]).any():
+        return values, columns
+    columns, order = columns.sort(dim=1)
+    values, again = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+    return values, columns.gather(1, again)
 
 
 def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -63,22 +70,6 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     candidates = torch.cat([members.flatten(1), rest], 1)
     values, chosen = scores.gather(1, candidates).topk(k)
     return values, candidates.gather(1, chosen)
-
-
-def _lowest_columns_win(scores: Tensor, border: Tensor, k: int) -> Tensor:
-    """Set scores equal to the border to -inf where lower columns with that score fill the list."""
-    tied = scores == border[:, None]
-    room = k - (scores > border[:, None]).sum(1, keepdim=True)
-    return scores.masked_fill(tied & (tied.cumsum(1) > room), -torch.inf)
-
-
-def _order_ties(values: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows sorted by value, descending, and by column where values are equal."""
-    if not (values[:, 1:] == values[:, :-1]).any():
-        return values, columns
-    columns, order = columns.sort(dim=1)
-    values, again = values.gather(1, order).sort(dim=1, descending=True, stable=True)
-    return values, columns.gather(1, again)
 
 
 def rank(

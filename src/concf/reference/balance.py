@@ -23,7 +23,8 @@ class Balance:
     """The balancing weights and their optimiser (Algorithm 1, lines 2 and 11).
 
     weights: [heads] lambda_x; initial: [heads] L^0_x (Eq. 15)
-    sets_initial: whether the present batch sets L^0; a tensor, so that a captured step reads it anew
+    sets_initial: whether the present batch sets L^0: each of the first `settle` epochs, or the very first batch alone;
+    a tensor, so that a captured step reads it anew
     """
 
     def __init__(self, settings: ReferenceSettings, n_heads: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -37,10 +38,6 @@ class Balance:
             if settings.balance.optimiser == "adam"
             else torch.optim.SGD([self.weights], lr=rate)
         )
-
-    def begin_batch(self, epoch: int, number: int) -> None:
-        """Decide whether the batch sets L^0: each of the first `settle` epochs, or the very first batch alone."""
-        self.sets_initial.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
 
     def step(self, own: Tensor, learned: Tensor, scale: Tensor, projection: Tensor) -> None:
         """Take one step on lambda_x along the gradient of L_b (Eq. 16).

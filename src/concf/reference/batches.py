@@ -118,7 +118,9 @@ class Sampler:
         negative = random.integers(self.n_items, size=len(user)).astype(user.dtype)
         again: Positions = np.arange(len(negative), dtype=user.dtype)
         for _ in range(DRAWS):
-            again = self._used(again, user, negative)
+            cells = self._cells(user[again], negative[again])
+            at = np.searchsorted(self.observed, cells).clip(max=len(self.observed) - 1)
+            again = np.asarray(again[self.observed[at] == cells])  # the user has used the item
             if not len(again):
                 break
             negative[again] = random.integers(self.n_items, size=len(again))
@@ -126,12 +128,6 @@ class Sampler:
         random.shuffle(order)
         users, used, unused = (torch.from_numpy(column[order]) for column in (user, positive, negative))
         return Batch(users, used, unused)
-
-    def _used(self, pairs: Positions, user: Positions, negative: Positions) -> Positions:
-        """Pairs whose negative is an item that the user has used."""
-        cells = self._cells(user[pairs], negative[pairs])
-        at = np.searchsorted(self.observed, cells).clip(max=len(self.observed) - 1)
-        return np.asarray(pairs[self.observed[at] == cells])
 
     def _cells(self, user: Positions, item: Positions) -> NDArray[np.int64]:
         return np.asarray(user.astype(np.int64) * self.n_items + item)

@@ -48,7 +48,12 @@ class CudaGraph:
         kind = (len(batch), distils)
         if self.calls.get(kind, 0) < WARM_UP:
             self.calls[kind] = self.calls.get(kind, 0) + 1
-            return self._aside(batch, distils)
+            assert self.stream is not None
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):  # eagerly, on the stream of the captures
+                result = self.step(batch, distils)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return result
         if kind not in self.graphs:
             self.graphs[kind] = self._capture(batch, distils)
         captured = self.graphs[kind]
@@ -56,39 +61,19 @@ class CudaGraph:
         captured.graph.replay()
         return captured.result
 
-    def forget(self) -> None:
-        """Free the captured graphs, which are in a reference cycle with the step."""
-        self.graphs.clear()
-
-    def _aside(self, batch: Batch, distils: bool) -> Tensor:
-        """Run a step eagerly on the stream of the captures."""
-        assert self.stream is not None
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            result = self.step(batch, distils)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        return result
-
     def _capture(self, batch: Batch, distils: bool) -> _Graph:
         static = batch.clone()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.noise)
         shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # graphs never run concurrently
-        with _nothing_collected(), torch.cuda.graph(graph, pool=shared, stream=self.stream):
-            result = self.step(static, distils)
-        return _Graph(graph, static, result)
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Disable garbage collection: freeing a graph of an earlier training would abort the capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+        collects = gc.isenabled()
+        gc.disable()  # to free a graph of an earlier training would abort the capture
+        try:
+            with torch.cuda.graph(graph, pool=shared, stream=self.stream):
+                return _Graph(graph, static, self.step(static, distils))
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -109,7 +109,11 @@ class LightGCN(Encoder):
     def __init__(self, dimensions: int, train: csr_array, layers: int = 3) -> None:
         super().__init__(dimensions)
         self.layers, self.n_users = layers, train.shape[0]
-        self.graph = Sparse(_normalised_graph(train), torch.get_default_dtype())
+        observed = csr_array(train > 0, dtype=np.float64)
+        of_user, of_item = (np.maximum(observed.sum(side), 1) ** -0.5 for side in (1, 0))
+        weighted = diags_array(of_user) @ observed @ diags_array(of_item)  # 1 / sqrt(|I_u| |U_i|) at observed pairs
+        graph = csr_array(block_array([[None, weighted], [weighted.T, None]]))  # [users + items, users + items]
+        self.graph = Sparse(graph, torch.get_default_dtype())
 
     def propagate(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         """([g, users, d], [g, items, d]) -> the same shapes."""
@@ -121,14 +125,6 @@ class LightGCN(Encoder):
             total = total + nodes
         mean = (total / (self.layers + 1)).view(-1, groups, size).transpose(0, 1)
         return mean[:, : self.n_users], mean[:, self.n_users :]
-
-
-def _normalised_graph(train: csr_array) -> csr_array:
-    """[users + items, users + items] 1 / sqrt(|I_u| |U_i|) at the observed pairs, both ways."""
-    observed = csr_array(train > 0, dtype=np.float64)
-    of_user, of_item = (np.maximum(observed.sum(side), 1) ** -0.5 for side in (1, 0))
-    weighted = diags_array(of_user) @ observed @ diags_array(of_item)
-    return csr_array(block_array([[None, weighted], [weighted.T, None]]))
 
 
 EncoderMaker = Callable[[int, int, Sharing, csr_array], Encoder]  # dimensions, heads, sharing, train

@@ -32,19 +32,6 @@ class HeadLosses:
             self.users_of = self.items_of.T
         self.user_degree, self.item_degree = (torch.from_numpy(sums).to(device, kind) for sums in (by_user, by_item))
 
-    def _both_sides(
-        self, user: Tensor, item: Tensor, users: Tensor, items: Tensor, noise: torch.Generator | None
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """([heads, B, size], [heads, n, size]) encodings of users [B] and items [n], and each head's item table.
-
-        Users and items go through the encoder as one batch.
-        """
-        if self.model.encoder.plain:
-            return take_rows(user, users), *take_and_part(item, items)
-        rows = take_from([user, item], [users, items])
-        h_user, h_item = torch.split(self.model.encode(rows, noise), [len(users), len(items)], 1)
-        return h_user, h_item, item.unbind()
-
     def items_of_batch(self, batch: Batch) -> Tensor:
         """Items that are encoded for L_CF: the positives and, where a loss uses them, the negatives."""
         return batch.items if self._uses_negatives() else batch.positive
@@ -63,8 +50,12 @@ class HeadLosses:
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.propagate(user, item)
         both = self.items_of_batch(batch)
-        h_users, h_items, tables = self._both_sides(user, item, batch.user, both, noise)
-        h_user, h_item = h_users.unbind(), h_items.unbind()
+        if self.model.encoder.plain:
+            h_users, (h_items, tables) = take_rows(user, batch.user), take_and_part(item, both)
+        else:  # users and items go through the encoder as one batch
+            rows = self.model.encode(take_from([user, item], [batch.user, both]), noise)
+            (h_users, h_items), tables = torch.split(rows, [len(batch), len(both)], 1), item.unbind()
+        h_user, h_item = h_users.unbind(), h_items.unbind()  # [B, size], [n, size] of each head
         losses = []
         for x, name in enumerate(self.objectives):
             h_all = self._all_items(x, tables, noise) if self.objectives[name].needs == "everything" else None
@@ -154,10 +145,12 @@ class HeadLosses:
         empty, lists = lists < 0, lists.clamp(min=0)
         vectors, offset, items, bias = sides
         raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
-        scores = torch.stack(
-            [self._consensus_score(name, scores, clip or {}) for name, scores in zip(names, raw, strict=True)]
-        )
-        return self._of_all(names, listwise(scores.masked_fill(empty, -torch.inf), length, weight))
+        scores = [self.objectives[name].consensus_score(each) for name, each in zip(names, raw, strict=True)]
+        for x, name in enumerate(names):
+            if clip and name in clip:
+                scores[x] = scores[x].clamp(-clip[name], clip[name])
+        masked = torch.stack(scores).masked_fill(empty, -torch.inf)
+        return self._of_all(names, listwise(masked, length, weight))
 
     def _sides(
         self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None
@@ -205,7 +198,3 @@ class HeadLosses:
         encoded = self.model.encode(rows, noise, heads).unbind()
         by_name = dict(zip(self.model.names[heads], encoded, strict=True))
         return {name: by_name.get(name, encoded[0]) for name in self.model.names}
-
-    def _consensus_score(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
-        scores = self.objectives[name].consensus_score(scores)
-        return scores.clamp(-clip[name], clip[name]) if name in clip else scores

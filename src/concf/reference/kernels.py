@@ -63,7 +63,13 @@ class Sparse(nn.Module):
     def __init__(self, matrix: csr_array, kind: torch.dtype) -> None:
         super().__init__()
         for name, rows in (("matrix", csr_array(matrix)), ("transposed", csr_array(matrix.T))):
-            self.register_buffer(name, _csr(rows, kind), persistent=False)
+            ends, columns = (  # older versions of PyTorch refuse the strides of empty arrays
+                torch.empty(len(part), dtype=torch.int64).copy_(torch.from_numpy(part))
+                for part in (rows.indptr, rows.indices)
+            )
+            cells = torch.from_numpy(rows.data).to(kind)
+            made = _quiet_csr(ends, columns, cells, rows.shape, check_invariants=True)
+            self.register_buffer(name, made, persistent=False)
 
     @property
     def T(self) -> Sparse:
@@ -81,15 +87,6 @@ class Sparse(nn.Module):
         """[n, m] @ [m, d] -> [n, d]."""
         product: Tensor = _SparseProduct.apply(self.matrix, self.transposed, dense)  # type: ignore[no-untyped-call]
         return product
-
-
-def _csr(matrix: csr_array, kind: torch.dtype) -> Tensor:
-    ends, columns = (  # older versions of PyTorch refuse the strides of empty arrays
-        torch.empty(len(part), dtype=torch.int64).copy_(torch.from_numpy(part))
-        for part in (matrix.indptr, matrix.indices)
-    )
-    cells = torch.from_numpy(matrix.data).to(kind)
-    return _quiet_csr(ends, columns, cells, matrix.shape, check_invariants=True)
 
 
 def _quiet_csr(*parts: Any, check_invariants: bool) -> Tensor:

@@ -104,11 +104,6 @@ def choose(names: tuple[str, ...], chosen: LossSettings | None = None) -> dict[s
     return {head: _objective(name, chosen or LossSettings()) for head, name in map(named, names)}
 
 
-def kind_of(name: str) -> str:
-    """Return the objective without its number: `bpr` for `bpr#2`."""
-    return name.partition("#")[0]
-
-
 def _objective(name: str, chosen: LossSettings) -> Objective:
     kind, again, start = name.partition("#")
     if kind in OBJECTIVES and bool(again) == bool(start):

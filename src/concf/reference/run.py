@@ -20,8 +20,6 @@ from concf.runs.fold_in import FoldIn
 from concf.runs.run import Best, Run
 from concf.runtime.settings import named
 
-CONSENSUS_ONLY = ("consistency",)  # votes that the R-consensus does without
-
 
 class ReferenceRun(Run):
     """Run of Algorithm 1. model: the present state of all branches; `keep` returns the best state of one."""
@@ -51,7 +49,7 @@ class ReferenceRun(Run):
                 best.state = _state(self.model) if name == CONSENSUS else {}
                 best.lists = whole(lists[name])
                 cast = votes()
-                best.votes = {part: cast[part] for part in cast if name == CONSENSUS or part not in CONSENSUS_ONLY}
+                best.votes = {part: cast[part] for part in cast if name == CONSENSUS or part != "consistency"}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the run keeps, except its history."""

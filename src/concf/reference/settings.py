@@ -13,8 +13,6 @@ from concf.reference.objectives import FIVE, OBJECTIVES, LossSettings, imported
 from concf.runs.settings import EVERYTHING, RunSettings, ValidationSettings, VotingSettings
 from concf.runtime.settings import Settings, named
 
-Begins = Literal["full-window", "warm-up", "after-warm-up"]
-
 
 class ModelSettings(Settings):
     """The encoder, or backbone, under all heads."""
@@ -57,7 +55,7 @@ class ConsensusSettings(VotingSettings):
         50, ge=0, description="further items of the target, in the denominators only; none: all that have a vote"
     )
     warm_up: int | None = Field(None, ge=1, description="rankings before the consensus loss begins; none: |Q|")
-    begins: Begins = Field(
+    begins: Literal["full-window", "warm-up", "after-warm-up"] = Field(
         "full-window", description="the consensus loss begins after the |Q|-th ranking, at epoch |Q| p, or one later"
     )
     window_moves: bool = Field(True, description="false: consistency is measured once, over rankings up to epoch |Q| p")

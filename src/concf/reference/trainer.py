@@ -10,8 +10,8 @@ To understand one step, read in this order:
 6. `balance.py`      L_b and lambda_x (Eq. 15, 16)
 
 `train.py` has lines 3 and 13 to 15. A first reading can leave out fused operations (`kernels.py`), CUDA graphs and
-streams (`cuda_graphs.py`), and several processes (`reduction.py`), each of which holds the whole model and takes its
-part of every batch.
+streams (`cuda_graphs.py`), and several processes, each of which holds the whole model and takes its part of every
+batch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation, fitting_metric, sample
-from concf.reference import reduction
 from concf.reference.balance import Balance, gradient_scale, make_adam, restore
-from concf.reference.batches import Batch, Sampler
+from concf.reference.batches import Batch, Sampler, unique
 from concf.reference.cuda_graphs import CudaGraph, Streams
-from concf.reference.encoders import EVERY_HEAD
+from concf.reference.encoders import EVERY_HEAD, MLP, Encoder
 from concf.reference.head_losses import HeadLosses
 from concf.reference.kernels import sum_of_gradients
 from concf.reference.objectives import choose
@@ -124,7 +123,7 @@ class Trainer:
         steps, distils = [], self.consensus.distils(epoch)
         with self._precision():
             for number, batch in enumerate(self.batches(epoch)):  # line 4
-                self.balance.begin_batch(epoch, number)
+                self.balance.sets_initial.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
                 steps.append(self.step(batch, distils).clone())
         if epoch + 1 < self.settings.training.epochs:
             self._next = {epoch + 1: self._draw(epoch + 1)}  # on the CPU, while a GPU is still at work
@@ -143,7 +142,8 @@ class Trainer:
         On a GPU the two terms run in parallel streams, and so do the updates of lambda_x and of the model.
         """
         with self.streams.stream(0):
-            own = self._own_term(batch)  # line 5: L_CF-x
+            copies = self._copies(EVERY_HEAD, EVERY_HEAD)
+            own = self._term(self.head_losses.own(*copies, batch, self.noise), self.weights, copies)  # line 5: L_CF-x
         learned = Term(torch.zeros_like(self.weights))  # lines 6, 7: in the warm-up L_x = L_CF-x
         if distils:
             with self.streams.stream(1):
@@ -156,12 +156,6 @@ class Trainer:
         self.optimiser.step()  # line 12: theta_s, theta_x
         self.streams.end()
         return torch.stack([own.loss, learned.loss, scale])
-
-    def _own_term(self, batch: Batch) -> Term:
-        """lambda_x L_CF-x (Eq. 1-5)."""
-        copies = self._copies(EVERY_HEAD, EVERY_HEAD)
-        loss = self.head_losses.own(*copies, batch, self.noise)
-        return self._term(loss, self.weights, copies)
 
     def _consensus_term(self, batch: Batch) -> Term:
         """alpha lambda_x L_CL-x (Eq. 13, 14) of the students."""
@@ -218,13 +212,31 @@ class Trainer:
         return self.sampler.epoch(self.seed, epoch).to(self.device)
 
     def _all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
-        """Replace the losses and gradients of this process's part by those of the whole batch."""
+        """Replace the losses and gradients of this process's part by those of the whole batch: their sums.
+
+        Every loss is a sum over the batch's rows, or over its distinct users or items, each counted by one process
+        alone. others: gradients of all parameters but the embeddings
+        """
         losses, tables = torch.stack([own.loss, learned.loss]), own.tables + learned.tables
-        rows = reduction.rows_of_own_losses(self.head_losses, whole)
-        if learned.tables:
-            rows += reduction.rows_of_consensus_losses(self.head_losses, whole, self.consensus.target)
-        reduction.all_reduce(self.group, losses, tables, rows, others)
+        rows = self._rows_with_gradient(whole, bool(learned.tables))
+        sent = [table if ids is None else table[:, ids] for table, ids in zip(tables, rows, strict=True)]
+        self.group.all_reduce([losses, *sent, *others])
+        for table, ids, total in zip(tables, rows, sent, strict=True):
+            if ids is not None:
+                table.index_copy_(1, ids, total)
         own.loss, learned.loss = losses.unbind()
+
+    def _rows_with_gradient(self, batch: Batch, distils: bool) -> list[Tensor | None]:
+        """Users and items whose embeddings may have a gradient of L_CF and then, if it distils, of L_CL; None: all."""
+        if type(self.model.encoder) not in (Encoder, MLP):  # an encoding may depend on other rows' embeddings
+            return [None, None] * (1 + distils)
+        n_items, needs = self.model.n_items, {each.needs for each in self.head_losses.objectives.values()}
+        users = unique(batch.user, self.model.n_users)
+        items = None if "everything" in needs else unique(self.head_losses.items_of_batch(batch), n_items)
+        if not distils:
+            return [users, items]
+        listed = self.consensus.target[batch.user].flatten()
+        return [users, items, users, unique(listed[listed >= 0], n_items)]
 
     def _check_finite(self, report: Tensor, epoch: int) -> None:
         """Refuse losses of an epoch, or parameters after its last batch, that are not finite."""
@@ -253,8 +265,8 @@ class Trainer:
             torch.backends.cuda.matmul.allow_tf32 = before
 
     def end(self) -> None:
-        """Free what only further epochs need."""
-        self.step.forget()
+        """Free what only further epochs need: also the captured graphs, in a reference cycle with the step."""
+        self.step.graphs.clear()
         self._next.clear()
 
     def state_dict(self) -> dict[str, Any]:

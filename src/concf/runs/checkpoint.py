@@ -57,6 +57,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.own_data = self.path / DATA  # where the run keeps its data set itself, if it does
 
     def begin(self, run: Run, teacher: str | None = None, **made: dict[str, Any]) -> None:
         """Describe the run before it trains; a folder that holds a run or something else is left alone.
@@ -83,18 +84,29 @@ class RunFolder:
     def _name_positions(self, data: Split) -> None:
         """Write the id of each row of vectors and lists, for readers without the data set.
 
-        After `run.json`, so that somebody else's table in an empty folder is never taken for ours.
+        position: int32, from 0; id: int64 or text, as in the log. After `run.json`, so that somebody else's table in an
+        empty folder is never taken for ours.
         """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         for name, ids in _ids(data).items():
             if not (self.path / name).exists():
+                places = pa.py_buffer(np.arange(len(ids), dtype=np.int32))
+                position = pa.Array.from_buffers(pa.int32(), len(ids), [None, places])
                 with new_file(self.path / name) as fresh:
-                    _write_ids(ids, fresh)
+                    pq.write_table(pa.table({"position": position, "id": ids.to_arrow()}), fresh)
 
     def _refuse_other_ids(self, data: Split) -> None:
-        """Refuse tables of ids that do not fit the data set."""
+        """Refuse tables of ids that do not fit the data set, by their footers alone."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         for name, ids in _ids(data).items():
-            path = self.path / name
-            if path.exists() and (rows := _rows(path)) != len(ids):
+            path, rows = self.path / name, None
+            with suppress(pa.ArrowException, OSError):
+                rows = int(pq.read_metadata(path).num_rows)
+            if path.exists() and rows != len(ids):
                 raise DataError(
                     f"{path}: {'cut short or damaged' if rows is None else f'{rows} ids, not {len(ids)}'}. Remove it: "
                     f"concf train --resume --out {self.path} writes it again"
@@ -112,7 +124,10 @@ class RunFolder:
                 f"{self.path}: holds a run already. Continue with: concf train --resume --out {self.path} (in Python: "
                 "concf.train with resume=True); or choose another folder"
             )
-        if self.path.exists() and not self._is_empty():
+        if self.path.exists() and not (
+            self.path.is_dir()
+            and all(is_partial(each, self.path / RUN) or each.name in (DATA, LOCK) for each in self.path.iterdir())
+        ):
             raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another folder")
 
     @contextmanager
@@ -128,11 +143,6 @@ class RunFolder:
             with suppress(OSError):  # it is not empty, as it should be
                 self.path.rmdir()
 
-    @property
-    def own_data(self) -> Path:
-        """Where the run keeps its data set itself, if it does."""
-        return self.path / DATA
-
     def keep(self, data: Split) -> None:
         """Keep the data set in the run's own folder; one that lies there and is another is left alone."""
         self._refuse_another_inside(data)
@@ -142,11 +152,6 @@ class RunFolder:
     def _refuse_another_inside(self, data: Split) -> None:
         if self.own_data.exists() and Split.load(self.own_data).hash != data.hash:
             raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another --out")
-
-    def _is_empty(self) -> bool:
-        return self.path.is_dir() and all(
-            is_partial(each, self.path / RUN) or each.name in (DATA, LOCK) for each in self.path.iterdir()
-        )
 
     def record(self, epoch: dict[str, Any]) -> None:
         """Append a line to the history."""
@@ -209,7 +214,18 @@ class RunFolder:
 
     def _restore(self, run: Run, trainer: Resumable | None = None) -> None:
         path = self.path / CHECKPOINT
-        description, tensors = self._read(with_trainer=trainer is not None)
+        if not os.access(path, os.R_OK):
+            raise DataError(f"{path}: may not be read. Change its permissions")
+        refuse_changed(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                description = _known(json.loads(file.metadata()["concf"]), path)
+                names = [name for name in file.keys() if trainer or not name.startswith(f"{TRAINER}/")]  # noqa: SIM118
+                tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in names}
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
+            ) from None
         _refuse_another(description, run, path)
         device, rest = run.device, description["state"]
         resumed = rest.pop(TRAINER, None)
@@ -247,22 +263,6 @@ class RunFolder:
             )
         return Split.load(folder)
 
-    def _read(self, with_trainer: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Read the description and the tensors of the checkpoint."""
-        path = self.path / CHECKPOINT
-        if not os.access(path, os.R_OK):
-            raise DataError(f"{path}: may not be read. Change its permissions")
-        refuse_changed(path)
-        try:
-            with safe_open(path, framework="pt") as file:
-                description = _known(json.loads(file.metadata()["concf"]), path)
-                names = [name for name in file.keys() if with_trainer or not name.startswith(f"{TRAINER}/")]  # noqa: SIM118
-                return description, {name: file.get_tensor(name) for name in names}
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
-            ) from None
-
     def _history(self, epoch: int) -> list[dict[str, Any]]:
         """Records before that epoch; later ones, or a line cut short, will be written again."""
         path, kept = self.path / HISTORY, []
@@ -278,27 +278,6 @@ class RunFolder:
 
 def _ids(data: Split) -> dict[str, Ids]:
     return {USERS: data.interactions.user_ids, ITEMS: data.interactions.item_ids}
-
-
-def _write_ids(ids: Ids, path: Path) -> None:
-    """Write a table. position: int32, from 0; id: int64 or text, as in the log."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    places = pa.py_buffer(np.arange(len(ids), dtype=np.int32))
-    position = pa.Array.from_buffers(pa.int32(), len(ids), [None, places])
-    pq.write_table(pa.table({"position": position, "id": ids.to_arrow()}), path)
-
-
-def _rows(path: Path) -> int | None:
-    """Number of rows of a table, by its footer alone; None if it cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError):
-        return None
 
 
 def _description(run: Run) -> dict[str, Any]:

@@ -43,7 +43,11 @@ class Job:
             elif folder is not None and main:
                 folder.begin(run, teacher)
             with watched(run, None if folder is None else folder.path, self.watchers):
-                self.group.refuse_difference(_beginning(run) | {"teacher": str(teacher)})
+                self.group.refuse_difference({
+                    "version of concf": VERSION, "data set": run.data.hash, "settings": run.settings.model_dump_json(),
+                    "seed": str(run.seed), "kind of device": run.device.type, "checkpoint": str(run.epoch),
+                    "teacher": str(teacher),
+                })  # fmt: skip
                 yield
                 self.group.barrier()  # all processes see the last checkpoint
 
@@ -63,18 +67,6 @@ class Job:
         """Call the watchers."""
         for watch in self.watchers:
             watch(record)
-
-
-def _beginning(run: Run) -> dict[str, str]:
-    """Values that must be the same in all processes before training."""
-    return {
-        "version of concf": VERSION,
-        "data set": run.data.hash,
-        "settings": run.settings.model_dump_json(),
-        "seed": str(run.seed),
-        "kind of device": run.device.type,
-        "checkpoint": str(run.epoch),
-    }
 
 
 def as_watchers(watch: Watch | Sequence[Watch] | None) -> tuple[Watch, ...]:

@@ -11,6 +11,7 @@ blocks to the system at once, and the system zeroes every page before it hands i
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -41,7 +42,8 @@ def refuse_too_large(
 ) -> None:
     """Raise ConfigError if the largest tables do not fit into the free memory of this process. shape: users, items"""
     needed, free = sum(size for size, _ in tables.values()), available_memory(device)
-    free //= group.local_size if device.type == "cpu" else 1  # each process has a GPU of its own
+    if device.type == "cpu" and group.several:  # each process has a GPU of its own, but shares the machine's memory
+        free //= int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
     if needed <= free:
         return
     largest = sorted(tables, key=lambda name: -tables[name][0])[:3]

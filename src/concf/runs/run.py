@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -154,7 +154,14 @@ class Run(ABC):
         stored = lists.cpu().numpy()
         if self.unlearned.any():
             stored = np.where(self.unlearned[:, None], NOTHING, stored)
-        return _listed(stored, lambda users, length: rank(self._deployed, users, length, seen=self.unlisted))
+
+        def listed(users: NDArray[np.int64], _length: int) -> NDArray[np.int32]:
+            found, empty = stored[users], np.flatnonzero(stored[users, 0] < 0)
+            if len(empty):
+                found[empty] = rank(self._deployed, users[empty], found.shape[1], seen=self.unlisted)
+            return found
+
+        return ListFunction(listed)
 
     @cached_property
     def _deployed(self) -> WithFallback:
@@ -305,15 +312,3 @@ class Run(ABC):
         if name not in self.best:
             raise ConfigError(f"unknown recommender {name!r}; available: {', '.join(self.best) or 'none yet'}")
         return self.best[name]
-
-
-def _listed(lists: NDArray[np.int32], otherwise: Callable[[NDArray[np.int64], int], NDArray[np.int32]]) -> ListFunction:
-    """Lists [users, L], and those of `otherwise` for users whose list is empty."""
-
-    def listed(users: NDArray[np.int64], _length: int) -> NDArray[np.int32]:
-        found, empty = lists[users], np.flatnonzero(lists[users, 0] < 0)
-        if len(empty):
-            found[empty] = otherwise(users[empty], found.shape[1])
-        return found
-
-    return ListFunction(listed)

@@ -52,11 +52,6 @@ class ProcessGroup:
     launcher: int | None = None
 
     @property
-    def local_size(self) -> int:
-        """Number of processes on this machine."""
-        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if self.several else 1
-
-    @property
     def is_main(self) -> bool:
         """Whether this process writes files and messages."""
         return self.rank == 0

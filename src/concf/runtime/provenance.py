@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,22 @@ DIGITS = 12  # of a commit
 
 def provenance() -> dict[str, Any]:
     """Return the record that is saved with every measurement."""
+    versions = {}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    try:
+        model = re.search(r"^model name\s*: *(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        processor = model[1].strip() if model else platform.machine()
+    except OSError:
+        processor = platform.processor()
     return {
         "concf": VERSION,
         "commit": _commit(),
         "python": platform.python_version(),
-        "versions": {name: installed for name in LIBRARIES if (installed := _version(name))},
-        "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
+        "versions": versions,
+        "machine": {"system": platform.platform(), "processor": processor, "cores": os.cpu_count()},
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _commit() -> str | None:
@@ -51,11 +54,3 @@ def _git(folder: Path, *words: str) -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _processor() -> str:
-    try:
-        model = re.search(r"^model name\s*: *(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return platform.processor()
-    return model[1].strip() if model else platform.machine()

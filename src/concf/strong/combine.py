@@ -68,7 +68,6 @@ def combine(
     given = _made(voters, split, ("train",), plain, here)
     learned = ("train", "valid", "test") if final else ("train", "valid")
     refitted = NO_VOTERS if final_voters is None else _made(final_voters, split, learned, plain, here)
-    _check_kinds(given, refitted)
     refit = "none" if final_voters is None else "everything" if final else "validation"
     chosen = _settings(plain, given, refitted, own, refit)
     check_memory(split, chosen, here)
@@ -126,19 +125,14 @@ def _check_voters(data: Split, voters: Mapping[str, Any], final_voters: Mapping[
             )
 
 
-def _length(data: Split, settings: StrongSettings) -> int:
-    """Length of a voter's list: as many items as vote, or as its metric needs."""
-    depth = parsed(fitting_metric(settings.training.metric, data))[1] if len(data.validated) else 0
-    n_items = data.interactions.n_items
-    return min(max(settings.consensus.top_k or n_items, depth), n_items)
-
-
 def _made(
     voters: Mapping[str, Any], data: Split, learned: Sequence[str], settings: StrongSettings, device: torch.device
 ) -> Voters:
     """Convert the voters; their lists leave out what users have used in the parts that were learned from."""
     log: csr_array = data.log(learned)
-    seen, k = log if data.disliked is None else csr_array(log + data.disliked), _length(data, settings)
+    seen, n_items = log if data.disliked is None else csr_array(log + data.disliked), data.interactions.n_items
+    depth = parsed(fitting_metric(settings.training.metric, data))[1] if len(data.validated) else 0
+    k = min(max(settings.consensus.top_k or n_items, depth), n_items)  # as many items as vote, or as the metric needs
     by_name, consistency = {}, {}
     for name, sources in _over_time(voters).items():
         snapshots = [as_voter(name, source, data, seen, k, device) for source in sources]
@@ -165,16 +159,13 @@ def _over_time(voters: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: [known[time] for time in sorted(known)] for name, known in times.items()}
 
 
-def _check_kinds(given: Voters, refitted: Voters) -> None:
+def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> StrongSettings:
+    """Complete the settings by the names of the voters, and the dimensions of the longest vectors."""
     for name, voter in refitted.by_name.items():
         if isinstance(given.by_name[name], GivenLists) != isinstance(voter, GivenLists):
             raise ConfigError(
                 f"voter {name!r} and its final voter: only one has vectors. Give both with vectors, or both without"
             )
-
-
-def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> StrongSettings:
-    """Complete the settings by the names of the voters, and the dimensions of the longest vectors."""
     everyone = (*given.by_name.values(), *refitted.by_name.values())
     longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, GivenLists)), default=0)
     lists = [name for name, voter in given.by_name.items() if isinstance(voter, GivenLists)]

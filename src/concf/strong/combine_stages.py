@@ -113,11 +113,6 @@ class Combine(Recipe):
         foreign = [voter for voter in voters if voter.name in self.settings.foreign]
         few, rows = self.compared
         note_leaks(self.data, few.validated, {voter.name: voter.lists[rows] for voter in foreign})
-        self.fused = self._fuse(voters)
-
-    def _fuse(self, voters: list[Voter]) -> dict[str, float]:
-        """Map each plain fusion to its validation metric on a sample of users."""
-        few, rows = self.compared
         sampled = [
             replace(voter, lists=voter.lists[rows], listed=None if voter.listed is None else voter.listed[rows])
             for voter in voters
@@ -125,7 +120,7 @@ class Combine(Recipe):
         fusions = Fusions(sampled, few.users, min(self.top_k, FUSED_ITEMS), self.shape[1])
         weights = fusions.fit([self.metrics[voter.name] for voter in voters], few.of_its_users, few.depth)
         lists = fusions.lists(weights, few.depth)
-        return {name: few.of_its_users(ranked) for name, ranked in lists.items()}
+        self.fused = {name: few.of_its_users(ranked) for name, ranked in lists.items()}
 
     def _rerank(self) -> dict[str, Any]:
         record = super()._rerank()
@@ -153,14 +148,11 @@ class Combine(Recipe):
         unlisted = (lists < 0).all(1).nonzero()[:, 0]
         if len(unlisted):
             note(f"no voter lists anything for {len(unlisted):,} of {len(lists):,} users: the student ranks for them")
-            seen = self._seen(self.run.log)
             users, student = self.consensus_users[unlisted], Factors(*self.vectors[STUDENT])
-            ranked = by_factors(STUDENT, student, seen, users, lists.shape[1]).lists
+            ranked = by_factors(STUDENT, student, self._seen(self.run.log), users, lists.shape[1]).lists
             lists[unlisted], plain[unlisted] = ranked, ranked
-            ranks = torch.arange(lists.shape[1], device=lists.device)
-            votes["reranked"][unlisted] = (
-                (-ranks.to(votes["reranked"])).expand_as(ranked).masked_fill(ranked < 0, -torch.inf)
-            )
+            scores = -torch.arange(lists.shape[1], device=lists.device).to(votes["reranked"])
+            votes["reranked"][unlisted] = scores.expand_as(ranked).masked_fill(ranked < 0, -torch.inf)
         return record
 
     def _finish(self) -> None:

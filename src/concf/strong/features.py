@@ -123,11 +123,7 @@ class HeadFeatures:
         scores = torch.empty(len(item), dtype=vectors.dtype, device=item.device)
         for begin in range(0, len(item), PAIR_BLOCK):
             pairs = slice(begin, begin + PAIR_BLOCK)
-            users, items = (
-                F.embedding(user[pairs], self.user),
-                F.embedding(item[pairs], vectors),
-            )
-            scores[pairs] = users.mul_(items).sum(1)
+            scores[pairs] = F.embedding(user[pairs], self.user).mul_(F.embedding(item[pairs], vectors)).sum(1)
         sums = torch.segment_reduce(scores, "sum", offsets=first, axis=0)
         self.group.all_reduce([sums])
         self.group.all_reduce([count])
@@ -159,13 +155,8 @@ class HeadFeatures:
         near = _powers(cosine.mul_(valid[:, None])) / valid.sum(1).clamp(min=1)[:, None, None]
         typical = self._typical(items.flatten()).view_as(near) if self.typical is None else self.typical[items]
         similarity = (near / typical + 0.1).log()
-        z_score, relative_score = (
-            (above / self.std[items]).clamp(*Z_SCORE),
-            (above / self.gap[items]).clamp(*RELATIVE_SCORE),
-        )
-        return torch.cat(
-            [torch.stack([z_score, relative_score], -1), similarity, score[..., None], self.item_features[items]], -1
-        )
+        relative = [(above / self.std[items]).clamp(*Z_SCORE), (above / self.gap[items]).clamp(*RELATIVE_SCORE)]
+        return torch.cat([torch.stack(relative, -1), similarity, score[..., None], self.item_features[items]], -1)
 
 
 def _powers(cosine: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,12 +53,18 @@ class StrongFoldIn(FoldIn):
             return super()._solver(name, factors)
         chosen = self.chosen.get(name, SOLVED_BY)
         if "temperature" in chosen:
-            return solve_softmax(factors, chosen["temperature"])
-        taught = self._consensus_lists if name == STUDENT and self.can_agree else None
-        return solve_squares(factors, chosen["unobserved"], chosen["penalty"], taught)
+            softmax, length = UserSoftmax(factors.item, chosen["temperature"]), factors.user.norm(dim=1).max()
+            return lambda histories: softmax(histories) * length
+        squares = UserSolver(factors.item, chosen["unobserved"], chosen["penalty"])
+        taught = name == STUDENT and self.can_agree  # a student is solved towards its consensus list too
 
-    def _consensus_lists(self, histories: csr_array) -> Tensor:
-        return self.agree(histories).lists[:, :LISTED]
+        def solve(histories: csr_array) -> Tensor:
+            pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
+            if taught:
+                pairs = pairs.and_more(listed_pairs(torch.arange(n), self.agree(histories).lists[:, :LISTED]))
+            return squares(pairs, n)
+
+        return solve
 
     def agree(self, histories: csr_array) -> Agreed:
         """Consensus of histories, as for users of the log."""
@@ -68,7 +74,8 @@ class StrongFoldIn(FoldIn):
         voters = [Voter(name, first_items(each, histories, users, k)[0], each) for name, each in heads.items()]
         for name, (fold_in, of_items) in self.fixed.items():
             if fold_in is None:
-                voters.append(_silent(name, len(users), k))
+                nothing = torch.full((len(users), k), -1, dtype=torch.int32)
+                voters.append(Voter(name, nothing, None, torch.zeros(len(users), k, LISTED_FEATURES)))
                 continue
             scorer = _OrAverage(fold_in(histories), histories, of_items)
             voters.append(by_scores(name, scorer, histories, users, k, of_items))
@@ -117,41 +124,9 @@ class StrongFoldIn(FoldIn):
         """
         given = self.settings.given
         names = [name for name in self.settings.fixed_voters if name in self.chosen or name in given]
-        fitted = [None if name in given else _fitted(voter(name, self.chosen[name]), self.log) for name in names]
+        own = {name: voter(name, self.chosen[name]) for name in names if name not in given}
+        fitted = [partial(own[name].fold_in, own[name].fit(self.log)) if name in own else None for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
-
-
-def solve_softmax(factors: Factors, temperature: float) -> Solve:
-    """Function that solves the user vectors of a head trained with a softmax."""
-    softmax, length = UserSoftmax(factors.item, temperature), factors.user.norm(dim=1).max()
-    return lambda histories: softmax(histories) * length
-
-
-def solve_squares(factors: Factors, unobserved: float, penalty: float, taught: Solve | None = None) -> Solve:
-    """Function that solves the user vectors of a head trained by least squares.
-
-    taught: histories -> lists [n, L] that a student is solved towards
-    """
-    squares = UserSolver(factors.item, unobserved, penalty)
-
-    def solve(histories: csr_array) -> Tensor:
-        pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
-        if taught is not None:
-            pairs = pairs.and_more(listed_pairs(torch.arange(n), taught(histories)))
-        return squares(pairs, n)
-
-    return solve
-
-
-def _fitted(settings: Any, log: csr_array) -> Callable[[csr_array], Scorer]:
-    """Fit a baseline to a log; returns a function that scores histories [n, items]."""
-    model = settings.fit(log)
-    return lambda histories: settings.fold_in(model, histories)
-
-
-def _silent(name: str, n: int, k: int) -> Voter:
-    """A voter that lists nothing for n users."""
-    return Voter(name, torch.full((n, k), -1, dtype=torch.int32), None, torch.zeros(n, k, LISTED_FEATURES))
 
 
 class _OrAverage(NamedTuple):

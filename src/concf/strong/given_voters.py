@@ -35,16 +35,14 @@ def as_voter(
 
     source: see `HOW`; vectors, scores and implicit's models number users and items as `data.train` does
     """
-    library = _library(source)
+    model = source[0] if isinstance(source, tuple) and source else source
+    library = type(model).__module__.partition(".")[0]
     if isinstance(source, type):
         raise ConfigError(f"voter {name!r}: the class {source.__name__} cannot vote. Make a model of it, and fit it")
     if isinstance(source, str | Path) or hasattr(source, "__arrow_c_stream__") or library == "polars":
         return _listed(read_lists(source, name, data.interactions, seen, k), data, device)
-    if library == "implicit" and not _has_vectors(source):
-        try:
-            return _listed(_checked(_lists_of_implicit(source, seen, k), name), data, device)
-        except DataError as error:
-            raise DataError(f"voter {name!r}: {str(error).removeprefix(f'voter {name!r}: ')}") from None
+    if library == "implicit" and any(getattr(source, side, None) is None for side in ("user_factors", "item_factors")):
+        return _listed(_lists_of_implicit(source, name, seen, k), data, device)
     if library in ("lenskit", "rectools"):
         ids, longest = data.interactions.user_ids.values, k + int(np.diff(seen.indptr).max())
         frame = (_lists_of_lenskit if library == "lenskit" else _lists_of_rectools)(source, ids, longest)
@@ -78,12 +76,6 @@ def ranking(voter: GivenLists | Vectors, seen: csr_array, k: int) -> Tensor:
     return by_factors("", Factors(*voter), seen, users, k).lists
 
 
-def _library(source: Any) -> str:
-    """Package of a model, or of the first element of a tuple."""
-    model = source[0] if isinstance(source, tuple) and source else source
-    return type(model).__module__.partition(".")[0]
-
-
 def _lists_of_lenskit(pipeline: Any, users: NDArray[Any], k: int) -> Any:
     """Frame of user_id, item_id, score and rank: the first k items for users [n], by their ids."""
     recommend = import_module("lenskit.batch").recommend
@@ -97,24 +89,22 @@ def _lists_of_rectools(fitted: tuple[Any, Any], users: NDArray[Any], k: int) -> 
     return model.recommend(users=np.asarray(users)[known], dataset=dataset, k=k, filter_viewed=True)
 
 
-def _has_vectors(model: Any) -> bool:
-    """Whether it ranks by inner products: ALS, BPR, logistic factorisation."""
-    return all(getattr(model, f"{side}_factors", None) is not None for side in ("user", "item"))
-
-
 def vectors_of_implicit(model: Any) -> Factors:
     """Vectors of a model of implicit, also from a GPU; biases are among the dimensions."""
     tables = model.user_factors, model.item_factors
     return Factors.of(*(table.to_numpy() if hasattr(table, "to_numpy") else np.asarray(table) for table in tables))
 
 
-def _lists_of_implicit(model: Any, seen: csr_array, k: int) -> Lists:
+def _lists_of_implicit(model: Any, name: str, seen: csr_array, k: int) -> Lists:
     """Lists of the first k unseen items of each user, by `recommend`. seen: [users, items]"""
     n_users, n_items = seen.shape
     similarity = getattr(model, "similarity", None)
     if similarity is None or similarity.shape[0] != n_items:
         found = "not fitted" if similarity is None else f"fitted on {similarity.shape[0]:,} items, of {n_items:,}"
-        raise DataError(f"{type(model).__name__} is {found}. Fit it on data.train, whose rows and columns it must have")
+        raise DataError(
+            f"voter {name!r}: {type(model).__name__} is {found}. Fit it on data.train, whose rows and columns it must "
+            "have"
+        )
     rows, wanted = csr_matrix(seen), min(k + MORE, n_items)
     found, scores = model.recommend(np.arange(n_users), rows, N=wanted, filter_already_liked_items=True)
     used = np.repeat(np.arange(n_users), np.diff(seen.indptr)) * np.int64(n_items) + seen.indices
@@ -127,20 +117,16 @@ def _lists_of_implicit(model: Any, seen: csr_array, k: int) -> Lists:
     lowest = scores[there].min(initial=np.inf)
     items[:, : order.shape[1]] = np.where(kept, np.take_along_axis(found, order, 1), -1)
     values[:, : order.shape[1]] = np.where(kept, np.take_along_axis(scores, order, 1) - lowest, 0)
+    if not kept.any() or not np.isfinite(values).all():
+        raise DataError(
+            f"voter {name!r}: its model recommends nothing, or with scores that are not finite. Fit it again"
+        )
     return Lists(items, values)
 
 
 def _listed(lists: Lists, data: Split, device: torch.device) -> GivenLists:
     items, scores = (torch.from_numpy(each).to(device) for each in lists)
     return GivenLists(items, scores, moments_of_lists(items, scores, data.interactions.n_items))
-
-
-def _checked(lists: Lists, name: str) -> Lists:
-    if not (lists.items >= 0).any() or not np.isfinite(lists.scores).all():
-        raise DataError(
-            f"voter {name!r}: its model recommends nothing, or with scores that are not finite. Fit it again"
-        )
-    return lists
 
 
 def _vectors(factors: Factors, name: str, seen: csr_array, device: torch.device) -> Vectors:

@@ -73,8 +73,7 @@ class Recipe:
     def __init__(self, run: StrongRun, group: ProcessGroup = ALONE) -> None:
         data, settings, seed, device = run.data, run.settings, run.seed, run.device
         self.run, self.data, self.settings, self.seed, self.device = run, data, settings, seed, device
-        self.group = group
-        self.plan = PLANS[settings.budget]
+        self.group, self.plan = group, PLANS[settings.budget]
         everyone = sample(data.validated, run.n_validated, seed)
         self.validation = Validation(data, run.metric, device, group, validated=everyone)
         few = sample(everyone, self.plan.users, seed)
@@ -188,13 +187,9 @@ class Recipe:
         """Search around the chosen settings with all dimensions, and keep the two best that are stable over sweeps."""
         train = self.data.train
         als, seen = self._solver(train), self._seen(train)
-        start_point = tuple(
-            grid.index(self.chosen["als"][name])
-            for name, grid in (("unobserved", search.UNOBSERVED), ("penalty", search.PENALTY))
-        )
-        start = als.start(self._seed(1))
-        rounds = self.plan.rounds[1]
-        points = search.search_als(als, seen, self.searched, start, (start_point[0], start_point[1]), rounds)
+        chosen, start = self.chosen["als"], als.start(self._seed(1))
+        first = search.UNOBSERVED.index(chosen["unobserved"]), search.PENALTY.index(chosen["penalty"])
+        points = search.search_als(als, seen, self.searched, start, first, self.plan.rounds[1])
         stable = search.stable_points(als, points, seen, self.searched, self.plan.sweeps[0])
         for name, (point, vectors) in zip(("als-a", "als-b"), stable, strict=True):
             self.chosen[name] = search.als_settings(point)
@@ -208,8 +203,7 @@ class Recipe:
         """
         train = self.data.train
         if head == self.softmaxes[0]:
-            vectors = self.vectors["als-a"]
-            local, seen = self._local(train), self._seen(train)
+            vectors, local, seen = self.vectors["als-a"], self._local(train), self._seen(train)
             seed, wanted = self._seed(2), len(self.softmaxes)
             tried = search.search_temperature(local, seen, self.searched, *vectors, seed, wanted)
             least = BEHIND * search.measured(Factors(*vectors), seen, self.searched)
@@ -217,10 +211,8 @@ class Recipe:
                 more = 0 if metric < least else self.plan.softmax[0]
                 self.chosen[name] = {"temperature": temperature, "epochs": 1 + more}
                 self.vectors[name] = vectors
-        chosen = self.chosen[head]
-        more = int(chosen["epochs"]) - 1
-        self._fit_softmax(train, head, more, self._seed(3))
-        return {"chosen": {head: chosen}} | self._validate(head)
+        self._fit_softmax(train, head, int(self.chosen[head]["epochs"]) - 1, self._seed(3))
+        return {"chosen": {head: self.chosen[head]}} | self._validate(head)
 
     def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> None:
         """Train a softmax head for some more epochs."""
@@ -242,8 +234,7 @@ class Recipe:
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
             fitted = fixed_voter(name, self.chosen[name]).fit(log, device=self.device, group=self.group)
-            scorer = Offset(fitted, self.own.start)
-            voters.append(by_scores(name, scorer, seen, users, k, group=self.group))
+            voters.append(by_scores(name, Offset(fitted, self.own.start), seen, users, k, group=self.group))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:

@@ -22,6 +22,7 @@ on more data, so the weights can be carried over to them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
@@ -87,10 +88,7 @@ class Context(NamedTuple):
         """Compute it from the log [local users, items] that the voters were fitted to."""
         log = Histories(train, slice(0, train.shape[0]), device)
         p, q = (each.to(device, torch.get_default_dtype()) for each in popularity_and_activity(train, group))
-
-        def of_head(each: Factors) -> HeadFeatures:
-            return HeadFeatures(each, log, group=group)
-
+        of_head = partial(HeadFeatures, log=log, group=group)
         if factors:
             _ = log.by_item  # computed once, before threads use it
         heads = list(map(of_head, factors) if group.several else in_blocks(of_head, factors, device))
@@ -153,7 +151,11 @@ class Reranker:
         rows = torch.arange(len(self.users), device=self.users.device)[: max(0, MOST_LEARNERS - self.first)]
         fold = ((rows + self.first) % FOLDS).where(held_out[rows].any(1), FOLDS)
         fold, order = fold.sort(stable=True)  # users of a fold are adjacent
-        blocks = _blocks(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS])
+        ends = accumulate(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS], initial=0)
+        blocks = [
+            [slice(begin, min(begin + USERS, last)) for begin in range(first, last, USERS)]
+            for first, last in pairwise(ends)
+        ]
         features, empty = self.features(order)
         centre, variance = self._moments(features, empty, list(chain(*blocks)))
         self.cached = order.argsort(), features.sub_(centre)
@@ -194,6 +196,7 @@ class Reranker:
     def rerank(self, weights: Weights, *, cross_fitted: bool = False) -> tuple[Tensor, Tensor]:
         """([n, length], [n, length]) re-ranked lists, and their scores, descending.
 
+        Ties keep their order, padding goes last. Items beyond TOP stay behind, each 1 below the one above.
         cross_fitted: use for each user the weights fitted on the other folds
         """
         rows = torch.arange(len(self.users), device=self.users.device)
@@ -203,16 +206,18 @@ class Reranker:
             for dtype in (self.lists.dtype, self.popularity.dtype)
         )
         for block in torch.split(rows, SCORED_USERS):
-            features = self._centred(block, weights.centre)
+            if self.cached is not None and len(block) and int(block[-1]) < len(self.cached[0]):
+                features = self.cached[1][self.cached[0][block]]
+            else:
+                features = self.features(block)[0].sub_(weights.centre)
+            plain, top = self.lists[block], features.shape[1]
             top_scores = torch.bmm(features, choices[(block + self.first) % len(choices), :, None])[..., 0]
-            lists[block], scores[block] = _ordered(self.lists[block], top_scores)
+            top_scores = top_scores.masked_fill(plain[:, :top] == NOTHING, -torch.inf)
+            top_scores, order = top_scores.sort(dim=1, descending=True, stable=True)
+            below = top_scores[:, -1:] - torch.arange(1, plain.shape[1] - top + 1, device=plain.device)
+            lists[block] = torch.cat([plain[:, :top].gather(1, order), plain[:, top:]], 1)
+            scores[block] = torch.cat([top_scores, below], 1)
         return lists, scores
-
-    def _centred(self, rows: Tensor, centre: Tensor) -> Tensor:
-        """[b, L, F] centred features of rows [b], those of `fit` where they are cached."""
-        if self.cached is not None and len(rows) and int(rows[-1]) < len(self.cached[0]):
-            return self.cached[1][self.cached[0][rows]]
-        return self.features(rows)[0].sub_(centre)
 
     def features(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """([b, L, F], [b, L]) features of the listed items in rows [b] of `users`, and the padding of shorter lists."""
@@ -253,27 +258,6 @@ class Reranker:
 def n_features(voters: int, heads: int, listed: int, stable: int = 0) -> int:
     """Number of features F. heads, listed: voters with vectors, and without; stable: voters with several rankings"""
     return VOTER_FEATURES * voters + CURVE_FEATURES + HEAD_FEATURES * heads + LIST_FEATURES * listed + stable
-
-
-def _blocks(counts: list[int]) -> list[list[slice]]:
-    """Split the rows of each fold into blocks. counts: rows of each fold, which are adjacent."""
-    bounds = list(accumulate(counts, initial=0))
-    return [
-        [slice(begin, min(begin + USERS, last)) for begin in range(first, last, USERS)]
-        for first, last in pairwise(bounds)
-    ]
-
-
-def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort lists [users, L] by the scores [users, TOP] of their first items; returns lists and scores of all items.
-
-    Ties keep their order, padding goes last. Items beyond TOP stay behind, each 1 below the one above.
-    """
-    reranked = scores.shape[1]
-    scores = scores.masked_fill(lists[:, :reranked] == NOTHING, -torch.inf)
-    scores, order = scores.sort(dim=1, descending=True, stable=True)
-    below = scores[:, -1:] - torch.arange(1, lists.shape[1] - reranked + 1, device=lists.device)
-    return torch.cat([lists[:, :reranked].gather(1, order), lists[:, reranked:]], 1), torch.cat([scores, below], 1)
 
 
 def popularity_and_activity(train: csr_array, group: ProcessGroup = ALONE) -> tuple[Tensor, Tensor]:

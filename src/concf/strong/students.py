@@ -135,14 +135,6 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int |
     """
     if not len(users):
         return torch.zeros_like(user), torch.zeros_like(item)
-    d_rows, d_item = _gradients(user, item, users, lists, 1 / (TAUGHT * (n or len(users))))
-    return torch.zeros_like(user).index_copy_(0, users, d_rows), d_item
-
-
-def _gradients(
-    user: Tensor, item: Tensor, users: Tensor, lists: Tensor, weight_of_user: float
-) -> tuple[Tensor, Tensor]:
-    """([b, d], [items, d]) gradients of the users' own rows and of all items."""
     valid, rows = lists >= 0, F.embedding(users, user)
     scores, d_rows = item.new_empty(lists.shape), torch.empty_like(rows)
     vectors = item.new_empty(*lists.shape, item.shape[1])
@@ -156,7 +148,7 @@ def _gradients(
 
     each_block(at_scores, len(users), item.device)
     scores = scores.masked_fill_(~valid, -torch.inf).requires_grad_()
-    weight = scores.new_full((len(users),), weight_of_user)
+    weight = scores.new_full((len(users),), 1 / (TAUGHT * (n or len(users))))
     loss = listwise(scores, min(TAUGHT, lists.shape[1]), weight)
     slope = torch.autograd.grad(loss, scores)[0].mul_(SCALE)
     each_block(at_users, len(users), item.device)
@@ -166,4 +158,4 @@ def _gradients(
     d_item = F.embedding_bag(
         row[order], rows, count.cumsum(0) - count, mode="sum", per_sample_weights=slope[row, rank][order]
     )
-    return d_rows, d_item
+    return torch.zeros_like(user).index_copy_(0, users, d_rows), d_item

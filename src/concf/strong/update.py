@@ -21,7 +21,6 @@ from concf.runs.run import Run
 from concf.runs.watchers import Watch
 from concf.runtime.files import new_folder
 from concf.strong.run import StrongRun
-from concf.strong.settings import StrongSettings
 from concf.strong.train import check_memory, run_stages, train_strong
 from concf.strong.update_stages import Update, UpdateSettings
 
@@ -65,9 +64,12 @@ def update(
         job.folder.refuse_occupied()
     settings = run.settings.changed({"refit": "everything"}) if final else run.settings
     joined = join(run.data, log, learned=settings.learned, **reading)
-    settings, here = _with_metric(settings, run, joined.split), device_of(device)
-    check_memory(joined.split, settings, here)
-    fresh = StrongRun(joined.split, settings, run.seed, here)
+    split, here = joined.split, device_of(device)
+    if settings.training.metric == AUTO and not (len(split.validated) and fitting_metric(AUTO, split) == run.metric):
+        note(f"metrics stay those of {run.metric}, by which the run's settings were chosen")
+        settings = settings.changed({"training": {"metric": run.metric}})
+    check_memory(split, settings, here)
+    fresh = StrongRun(split, settings, run.seed, here)
     stages = Update(fresh, how)
     stages.carry(run, joined)
     if job.folder is None:
@@ -76,10 +78,10 @@ def update(
         return fresh
     with new_folder(job.folder.path, marker=RUN) as beside:
         home = RunFolder(beside)
-        home.keep(joined.split)
+        home.keep(split)
         home.begin(fresh, update=how.model_dump())
         home.save(fresh, stages)
-    return train_strong(joined.split, settings, run.seed, here, replace(job, resume=True))
+    return train_strong(split, settings, run.seed, here, replace(job, resume=True))
 
 
 def _settings(given: dict[str, Any]) -> UpdateSettings:
@@ -112,11 +114,3 @@ def _checked(run: Any) -> StrongRun:
     if not run.finished:
         raise ConfigError("the run is not finished. Finish it first (concf train --resume --out RUN), then update it")
     return run
-
-
-def _with_metric(settings: StrongSettings, run: StrongRun, data: Any) -> StrongSettings:
-    """The settings, with the metric that the carried-over validation was measured by."""
-    if settings.training.metric != AUTO or (len(data.validated) and fitting_metric(AUTO, data) == run.metric):
-        return settings
-    note(f"metrics stay those of {run.metric}, by which the run's settings were chosen")
-    return settings.changed({"training": {"metric": run.metric}})

@@ -70,8 +70,10 @@ class Update(Recipe):
     def carry(self, before: StrongRun, joined: Joined) -> None:
         """Carry over settings, weights and vectors of a finished run."""
         votes = before.best[CONSENSUS].votes
-        self.chosen, self.metrics = before.chosen, carried_metrics(before)
-        self.validated_users = before.validated_users
+        self.chosen, self.validated_users = before.chosen, before.validated_users
+        for record in before.history:
+            self.metrics |= record.get("validation", {})
+        self.metrics |= {name: best.validation for name, best in before.best.items()}
         self.weights = Weights(votes["centre"].to(self.device), votes["weights"].to(self.device), torch.empty(0))
         old_rows = [torch.from_numpy(rows).to(self.device) for rows in (joined.users, joined.items)]
         self.known = tuple(rows >= 0 for rows in old_rows)
@@ -79,10 +81,9 @@ class Update(Recipe):
         random = torch.Generator().manual_seed(self._seed(6))
         for head in before.heads:
             factors = before.factors(head).to(self.device)
-            tables = factors.user, factors.item
             user, item = (
                 F.embedding(rows.clamp(min=0), table).where(known[:, None], 0)
-                for rows, table, known in zip(old_rows, tables, self.known, strict=True)
+                for rows, table, known in zip(old_rows, (factors.user, factors.item), self.known, strict=True)
             )
             self.vectors[head] = beside_neighbours(self.run.log, user, item, self.known, random)
         self._keep_voters()
@@ -125,8 +126,7 @@ class Update(Recipe):
         self._validate(STUDENT)
         del self._cache["lists"]
         self.data, self.validation = whole, validation
-        measured = {"validation": dict(self.metrics), "validated_users": len(everyone)}
-        return measured | {"carried_validation": False}
+        return {"validation": dict(self.metrics), "validated_users": len(everyone), "carried_validation": False}
 
     def _refit(self) -> dict[str, Any]:
         """Refit the voters on the whole log, held to their old vectors."""
@@ -166,12 +166,6 @@ class Update(Recipe):
         self.known, self.fresh = tuple(state["known"]), state["fresh"]
         self.validated_users = state["validated_users"]
         self._keep_voters()
-
-
-def carried_metrics(run: StrongRun) -> dict[str, float]:
-    """Map each head, voter and consensus to the validation metric that its weight is based on."""
-    recorded = {name: value for record in run.history for name, value in record.get("validation", {}).items()}
-    return recorded | {name: best.validation for name, best in run.best.items()}
 
 
 def beside_neighbours(
