@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -176,8 +176,16 @@ class Contributions:
         self.heads = [HeadFeatures(factors, histories, typical=False) for factors in voters.values()]
         self.popularity, self.activity = (each.float() for each in reranker.popularity_and_activity(log))
         self.n_fixed = len(votes.names) - len(voters)
-        self.stable = [row for row, each in enumerate(votes.consistency) if each.any()]
-        columns = _columns(votes.names, list(voters), self.stable)
+        self.stable = [row for row, each in enumerate(votes.consistency) if each.any()]  # with several rankings
+        fixed = [name for name in votes.names if name not in voters]
+        # the group of each feature, in the order of `feature_rows`
+        columns = [Group(name, "rank") for name in votes.names for _ in range(reranker.VOTER_FEATURES)]
+        columns += [Group(None, "popularity")] * reranker.CURVE_FEATURES
+        for head in voters:
+            pair = [Group(head, "score")] * 2 + [Group(head, "similarity")] * (PAIR_FEATURES - 2)
+            columns += [*pair, Group(head, "score"), *[Group(None, "popularity")] * ITEM_FEATURES, *pair * 2]
+        columns += [Group(votes.names[voter], "rank") for voter in self.stable]
+        columns += [Group(" and ".join(fixed), "score")] * reranker.LIST_FEATURES * len(fixed)
         self.groups = list(dict.fromkeys(columns))
         self._group = torch.tensor([self.groups.index(each) for each in columns])
 
@@ -188,20 +196,10 @@ class Contributions:
         items, scores = listed[listed >= 0], scores[listed >= 0]
         if not len(items):  # no consensus was computed for this user
             return {}
-        features = self._features(user, torch.from_numpy(items))
-        terms = (features - self.centre[: features.shape[1]]) * self.weights[: features.shape[1]]
-        group = self._group[: features.shape[1]].expand_as(terms)
-        totals = torch.zeros(len(items), len(self.groups), dtype=torch.float64).scatter_add_(1, group, terms).numpy()
-        if self.n_fixed:
-            totals[:, -1] = scores - totals.sum(1)
-        return dict(zip(items.tolist(), totals - totals.mean(0), strict=True))
-
-    def _features(self, user: int, items: Tensor) -> Tensor:
-        """[L, F without the scores of fixed voters], float64."""
         stored = self.votes.items[:, user]  # [voters, K]
-        same = stored[:, :, None] == items.numpy()
+        same = stored[:, :, None] == items
         ranks = torch.from_numpy(np.where(same.any(1), same.argmax(1), stored.shape[1]))[:, None]
-        row, item = torch.tensor([user]), items.long()[None]
+        row, item = torch.tensor([user]), torch.from_numpy(items).long()[None]
         consistency = torch.from_numpy(self.votes.consistency[self.stable, user])[:, None, :, None]
         over_time = [
             reranker.at_ranks(each, ranks[voter], stored.shape[1])
@@ -211,19 +209,13 @@ class Contributions:
             ranks, self.popularity[item], self.activity[row], [each(row, item) for each in self.heads], [],
             stored.shape[1], self.temperature, over_time,
         )  # fmt: skip
-        return rows[0].double()
-
-
-def _columns(names: list[str], heads: list[str], stable: Sequence[int]) -> list[Group]:
-    """Return the group of each feature, in the order of `feature_rows`. stable: voters with several rankings"""
-    fixed = [name for name in names if name not in heads]
-    columns = [Group(name, "rank") for name in names for _ in range(reranker.VOTER_FEATURES)]
-    columns += [Group(None, "popularity")] * reranker.CURVE_FEATURES
-    for head in heads:
-        pair = [Group(head, "score")] * 2 + [Group(head, "similarity")] * (PAIR_FEATURES - 2)
-        columns += [*pair, Group(head, "score"), *[Group(None, "popularity")] * ITEM_FEATURES, *pair * 2]
-    columns += [Group(names[voter], "rank") for voter in stable]
-    return columns + [Group(" and ".join(fixed), "score")] * reranker.LIST_FEATURES * len(fixed)
+        features = rows[0].double()  # [L, F without the scores of fixed voters]
+        terms = (features - self.centre[: features.shape[1]]) * self.weights[: features.shape[1]]
+        group = self._group[: features.shape[1]].expand_as(terms)
+        totals = torch.zeros(len(items), len(self.groups), dtype=torch.float64).scatter_add_(1, group, terms).numpy()
+        if self.n_fixed:
+            totals[:, -1] = scores - totals.sum(1)
+        return dict(zip(items.tolist(), totals - totals.mean(0), strict=True))
 
 
 def similarity_shares(voters: Iterable[Factors], history: NDArray[np.int64], items: NDArray[np.int64]) -> Tensor:

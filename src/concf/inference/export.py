@@ -44,7 +44,6 @@ head (int64[b] user, int64[1] k) => (float[b, length] scores, int64[b, length] i
     length = Min (k, items_there_are)
     scores, items = TopK (all_scores, length)
 }"""  # versions that any runtime since 2022 reads
-ONNX_BYTES = 2**31 - 2**20  # a protobuf message holds less than 2 GiB
 
 Floats = NDArray[np.float32]
 Searched = Callable[[Floats, int], NDArray[Any]]  # [q, d] vectors, k -> [q, k] item positions
@@ -85,10 +84,6 @@ class Vectors:
         score = f"{SCORE}; the last dimension gives all items one length, against the user's 0"
         about = self.about | {"dimensions": item.shape[1], "score": score}
         return replace(self, user=np.pad(self.user, ((0, 0), (0, 1))), item=item, about=about)
-
-
-# (vectors, file or folder, whether the index may be approximate, the optional library) -> the vectors as written
-Writer = Callable[[Vectors, Path, bool, Any], Vectors]
 
 
 def export(
@@ -206,7 +201,7 @@ def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) 
 def _write_onnx(vectors: Vectors, folder: Path, _approximate: bool, onnx: Any) -> Vectors:
     """Write `model.onnx`: user int64 [b], k int64 [1] -> scores float32 [b, k], items int64 [b, k]; ties as `rank`."""
     size, n_items = vectors.user.nbytes + vectors.item.nbytes, np.array([len(vectors.item)])
-    if size > ONNX_BYTES:
+    if size > 2**31 - 2**20:  # a protobuf message holds less than 2 GiB
         raise ConfigError(f"an ONNX file holds less than 2 GiB, not {size / 2**30:.1f}. Export with --to parquet")
     constants = {"user_vectors": vectors.user, "item_vectors": vectors.item, "items_there_are": n_items}
     model = onnx.parser.parse_model(ONNX_MODEL)
@@ -218,7 +213,8 @@ def _write_onnx(vectors: Vectors, folder: Path, _approximate: bool, onnx: Any) -
     return vectors
 
 
-FORMATS: dict[str, Writer] = {
+# (vectors, file or folder, whether the index may be approximate, the optional library) -> the vectors as written
+FORMATS: dict[str, Callable[[Vectors, Path, bool, Any], Vectors]] = {
     "npz": _write_npz, "parquet": _write_parquet, "usearch": _write_usearch, "faiss": _write_faiss, "onnx": _write_onnx,
 }  # fmt: skip
 LIBRARIES = {  # module, package, extra of concf

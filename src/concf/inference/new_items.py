@@ -154,25 +154,17 @@ def features_of(attributes: pl.DataFrame, trained: NDArray[np.bool_]) -> csr_arr
             known = values[trained & ~np.isnan(values)]
             if len(known) and known.std() > 0:
                 numbers.append(np.nan_to_num(((values - known.mean()) / known.std()).clip(-FURTHEST, FURTHEST)))
-        if (texts := _texts(column)) is not None:
-            words.append(texts)
+        texts = pl.DataFrame({"row": np.arange(len(column)), "word": column})
+        if isinstance(kind, pl.List | pl.Array):
+            texts, kind = texts.explode("word"), pl.String() if not kind.inner.is_nested() else kind
+        few = kind.is_integer() and column.n_unique() <= FEW
+        if few or kind in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
+            texts = texts.with_columns(pl.col("word").cast(pl.String).str.to_lowercase().str.strip_chars())
+            split = texts.with_columns(pl.col("word").str.extract_all(r"[^\W_]+")).explode("word")
+            both = pl.concat([texts, split]).drop_nulls().filter(pl.col("word") != "")
+            words.append(both.unique(maintain_order=True))
     dense = np.column_stack([np.empty((len(trained), 0)), *numbers])
     return csr_array(hstack([csr_array(dense), _categories(words, trained)]))
-
-
-def _texts(column: pl.Series) -> pl.DataFrame | None:
-    """(row, word) of every category and word of a column; None if it has none."""
-    import polars as pl
-
-    kind, values = column.dtype, pl.DataFrame({"row": np.arange(len(column)), "word": column})
-    if isinstance(kind, pl.List | pl.Array):
-        values, kind = values.explode("word"), pl.String() if not kind.inner.is_nested() else kind
-    few = kind.is_integer() and column.n_unique() <= FEW
-    if not few and kind not in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
-        return None
-    values = values.with_columns(pl.col("word").cast(pl.String).str.to_lowercase().str.strip_chars())
-    split = values.with_columns(pl.col("word").str.extract_all(r"[^\W_]+")).explode("word")
-    return pl.concat([values, split]).drop_nulls().filter(pl.col("word") != "").unique(maintain_order=True)
 
 
 def _categories(columns: list[pl.DataFrame], trained: NDArray[np.bool_]) -> csr_array:

@@ -19,9 +19,7 @@ from concf.service.problems import Problem
 from concf.service.schemas import Id, Item
 
 EVERYONE = object()  # the key of unknown items in lists for all users
-POPULARITY = "popularity"
 USERS, ITEMS = 32, 3200  # largest part of an answer that is computed and sent at a time
-UNKNOWN_USER = "this user is not in the log: the most popular items, scored by their number of users"
 NEW_USER = "no rankings over time exist for a new history: the consensus is by rank alone"
 WITH_VIEWED = "the stored lists leave out what was trained on: the consensus is by rank alone"
 AMONG_FEW = "no rankings of only these items over time are stored: the consensus is by rank alone"
@@ -35,9 +33,9 @@ def user_list(served: Served, user: Id, by: str, short: Short, note: str | None 
 def popular_list(served: Served, user: Id, k: int) -> bytes:
     """Return the most popular items as JSON, for a user who is not in the log."""
     ids, scores = served.recommender.recommend([user], k, unknown="popular", frame="arrays")
-    return to_json(
-        schemas.UserList(user=user, by=POPULARITY, note=UNKNOWN_USER, items=items_of(served, ids[0], scores[0]))
-    )
+    note = "this user is not in the log: the most popular items, scored by their number of users"
+    items = items_of(served, ids[0], scores[0])
+    return to_json(schemas.UserList(user=user, by="popularity", note=note, items=items))
 
 
 def items_of(served: Served, ids: NDArray[Any], scores: NDArray[np.float32]) -> list[Item]:

@@ -8,10 +8,8 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from concf.service.problems import Kind, Problem
+from concf.service.problems import Problem
 
-STATUSES: dict[str, tuple[int, Kind]] = {"k": (422, "bad_request")}
-TOO_LARGE: tuple[int, Kind] = (413, "too_large")
 WORDS = {"listed": "users x k", "histories": "items of all histories"}
 DRAIN_BYTES, DRAIN_SECONDS = 8 << 20, 1.0  # of a body that is too large: who is still sending would not see the answer
 CLOSE, SOON = {"Connection": "close"}, {"Retry-After": "1"}
@@ -42,7 +40,9 @@ class Limits:
         most = getattr(self, name)
         if size > most:
             message = f"{WORDS.get(name, name)}: {size}, but this service allows at most {most}"
-            raise Problem(*STATUSES.get(name, TOO_LARGE), message, where)
+            if name == "k":
+                raise Problem(422, "bad_request", message, where)
+            raise Problem(413, "too_large", message, where)
 
     async def read_body(self, receive: Receive) -> bytes | None:
         """The whole body; None if the caller left. Of a body that is too large, some more is read and dropped."""

@@ -25,7 +25,6 @@ from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
 from concf.models import load_run
-from concf.runs.run import Run
 from concf.service.limits import Limits
 from concf.service.problems import Problem
 from concf.service.schemas import Id, Reloaded
@@ -178,7 +177,15 @@ class Service:
     async def reload_soon(self, folder: Path | None = None, is_own: bool = True) -> Reloaded:
         """Reload in a thread. Requests that arrive during a load share the next one, of the folder named last."""
         if folder is not None:
-            self._check_root(folder)
+            try:  # it must be below the root, wherever links lead
+                allowed = self.root is not None and folder.resolve().is_relative_to(self.root.resolve())
+            except (OSError, ValueError):  # no path at all
+                allowed = False
+            if not allowed:
+                reason = (
+                    "this service was started without --run-root" if self.root is None else f"not below {self.root}"
+                )
+                raise Problem(409, "refused_run", f"{shortened(str(folder))}: {reason}", "body.run")
         self._asked, self._wanted = self._asked + 1, folder
         mine = self._asked
         async with self._turn:
@@ -207,16 +214,6 @@ class Service:
             if is_own and self.when_reloaded is not None:
                 self.when_reloaded(served.folder)
 
-    def _check_root(self, folder: Path) -> None:
-        """Refuse a folder that is not below the root, wherever links lead."""
-        try:
-            allowed = self.root is not None and folder.resolve().is_relative_to(self.root.resolve())
-        except (OSError, ValueError):  # no path at all
-            allowed = False
-        if not allowed:
-            reason = "this service was started without --run-root" if self.root is None else f"not below {self.root}"
-            raise Problem(409, "refused_run", f"{shortened(str(folder))}: {reason}", "body.run")
-
 
 @dataclass(frozen=True)
 class Loader:
@@ -232,7 +229,12 @@ class Loader:
     def __call__(self, folder: Path, version: int) -> Served:
         """The run in a folder, ready."""
         run = load_run(folder, self.data)
-        _detach_from_file(run)
+        for (
+            best
+        ) in run.best.values():  # copy what is read from the file when used: an overwritten file ends the process
+            best.state = {name: tensor.clone() for name, tensor in best.state.items()}
+            best.votes = {name: tensor.clone() for name, tensor in best.votes.items()}
+            best.lists = None if best.lists is None else best.lists.clone()
         recommender = Recommender(run, frame="arrays")
         if self.new_items:
             recommender.add_items(self.catalogue)
@@ -250,14 +252,6 @@ class Loader:
         except DataError as error:  # rows that contradict each other
             typer.echo(f"note: rules on attributes are off: {error}", err=True)
         return Served(recommender, folder, titles, version, attributes)
-
-
-def _detach_from_file(run: Run) -> None:
-    """Copy the tensors, which are read from the file when used: a file overwritten meanwhile would end the process."""
-    for best in run.best.values():
-        best.state = {name: tensor.clone() for name, tensor in best.state.items()}
-        best.votes = {name: tensor.clone() for name, tensor in best.votes.items()}
-        best.lists = None if best.lists is None else best.lists.clone()
 
 
 def _prepare(recommender: Recommender) -> None:

@@ -42,22 +42,20 @@ class Problem(ConcfError):
 
 async def respond(_request: Request, error: Exception) -> Response:
     """The response to any exception of the application."""
-    return _problem(error).response()
-
-
-def _problem(error: Exception) -> Problem:
     match error:
         case Problem():
-            return error
+            problem = error
         case ConcfError():
-            return Problem(400, "bad_request", str(error))
+            problem = Problem(400, "bad_request", str(error))
         case HTTPException(status_code=404):
-            return Problem(404, "not_found", "no such route; /openapi.json lists all of them")
+            problem = Problem(404, "not_found", "no such route; /openapi.json lists all of them")
         case HTTPException(status_code=405):
-            return Problem(405, "method_not_allowed", str(error.detail), headers=error.headers)
+            problem = Problem(405, "method_not_allowed", str(error.detail), headers=error.headers)
         case HTTPException():
-            return Problem(error.status_code, "bad_request", str(error.detail), headers=error.headers)
-    return Problem(500, "internal", f"{type(error).__name__}: this is a fault of the service")
+            problem = Problem(error.status_code, "bad_request", str(error.detail), headers=error.headers)
+        case _:
+            problem = Problem(500, "internal", f"{type(error).__name__}: this is a fault of the service")
+    return problem.response()
 
 
 def invalid(error: ValidationError, part: Literal["query", "body"]) -> Problem:

@@ -14,12 +14,11 @@ from starlette.responses import Response
 
 from concf.inference.lookup import Short, place_of
 from concf.service import answers, schemas
-from concf.service.http.endpoints import Endpoint, Endpoints, Threads
+from concf.service.http.endpoints import Endpoint, Endpoints, Parts, Threads
 from concf.service.http.middleware import RELOAD, Access, Metrics
 from concf.service.loading import Served, Service
 from concf.service.problems import Problem
 
-Parts = dict[str, str]  # of a path
 MOST = 16  # requests that share a product
 IN_LOOP = 1 << 26  # multiplications that the event loop does itself, a few milliseconds; more go to a thread
 Waiting = tuple[int, int, asyncio.Future[Short]]  # the index of a user, k, the list to come

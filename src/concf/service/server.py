@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from logging.handlers import WatchedFileHandler
@@ -31,9 +31,6 @@ from concf.service.loading import Service
 from concf.service.problems import Problem
 from concf.service.workers import Workers
 
-BACKLOG = 2048  # connections that wait to be accepted
-SWITCH_SECONDS = 0.0005  # that the event loop waits while a batch's thread computes in Python
-ANY_HOST = ("0.0.0.0", "::", "")
 LAST_SECONDS, STEP = 1.0, 0.02  # for the requests of connections that came last; between two looks
 
 
@@ -171,7 +168,13 @@ def serve(
         refuse_on_windows(f"--workers {workers}", "Serve with one, or start several services behind a proxy")
     if access_log is not None:
         _logger(access_log).handlers[0].close()  # an error now, if it cannot be written
-    listener, folder = _listen(host, port), make().folder
+    try:  # the first address of the host
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address, family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"cannot listen at {host}:{port} ({error.strerror}). Choose another --host, --port") from None
+    listener.setblocking(False)
+    folder = make().folder
     _warn(host, access)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     say = lambda: typer.echo(f"concf: serving {folder} at {url}")  # noqa: E731
@@ -189,7 +192,7 @@ def _serve_here(
     when_ready: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
     """Serve in this process, one of several if there is a link to their parent. folder: to load instead"""
-    sys.setswitchinterval(SWITCH_SECONDS)
+    sys.setswitchinterval(0.0005)  # seconds that the event loop waits while a batch's thread computes in Python
     torch.set_num_threads(1)  # one list is too little work for several threads; requests share the cores
     service = make()
     service.folder = folder or service.folder
@@ -200,8 +203,14 @@ def _serve_here(
         timeout_keep_alive=connections.idle_seconds, timeout_graceful_shutdown=connections.closing_seconds,
     )  # fmt: skip
     server = Server(config, service, connections.drain_seconds, when_ready or (lambda: server._tell("ready")), link)
-    with _signals_beside(server):
+    # A signal before uvicorn listens for them ends the server as one after it does. At its end uvicorn raises the
+    # signal that ended it once more, which would end the process with an error
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
         server.run(sockets=[listener])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if server.failure is not None:
         raise server.failure
 
@@ -215,7 +224,7 @@ def _warn(host: str, access: Access) -> None:
             "lists. Use --token-file, or a proxy that authenticates callers",
             err=True,
         )
-    if host in ANY_HOST and set(access.hosts) <= {host}:
+    if host in ("0.0.0.0", "::", "") and set(access.hosts) <= {host}:
         names = ", ".join(LOOPBACK)
         typer.echo(
             f"concf: warning: only requests that name {names} in the header Host are answered. "
@@ -231,28 +240,3 @@ def _logger(target: str) -> logging.Logger:
     except OSError as error:
         raise ConfigError(f"--access-log {target}: cannot be written ({error.strerror})") from None
     return logger
-
-
-@contextmanager
-def _signals_beside(server: Server) -> Iterator[None]:
-    """A signal before uvicorn listens for them ends the server as one after it does.
-
-    At its end uvicorn raises the signal that ended it once more, which would end the process with an error.
-    """
-    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket at the first address of the host."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address, family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ConfigError(f"cannot listen at {host}:{port} ({error.strerror}). Choose another --host, --port") from None
-    listener.setblocking(False)
-    return listener

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from concf.service.explorer import schemas
 from concf.service.explorer.view import Explorer
-from concf.service.http.endpoints import Endpoint, Endpoints, Threads
+from concf.service.http.endpoints import Endpoint, Endpoints, Parts, Threads
 from concf.service.loading import Service
-
-Parts = dict[str, str]  # of a path
 
 
 def data(service: Service, threads: Threads) -> list[Endpoint]:

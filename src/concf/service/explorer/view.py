@@ -123,9 +123,13 @@ class Explorer:
             lists = self.run.best[CONSENSUS].lists
             unasked = lists is not None and int(lists[user, 0]) < 0
             note = NO_VOTES if votes is None else UNASKED if unasked else None
-        view = self._view(
-            draw, k, where, trained, trained if held_out else used, CONSENSUS, votes, voters, user, self._history(user),
-        )  # fmt: skip
+        data, rows = self.run.data, self.recommender.viewed
+        pairs = slice(rows.indptr[user], rows.indptr[user + 1])  # sorted by user, then item
+        items, codes, times = data.interactions.item[pairs], origin(data.parts[pairs]), data.interactions.timestamp
+        order = np.arange(len(items)) if times is None else np.argsort(-times[pairs], kind="stable")  # newest first
+        history = {item: PARTS[code] for item, code in zip(items[order].tolist(), codes[order].tolist(), strict=True)}
+        hidden = trained if held_out else used
+        view = self._view(draw, k, where, trained, hidden, CONSENSUS, votes, voters, user, history)
         view["user"], view["note"] = self.recommender.user_ids.values[[user]].tolist()[0], note
         return view
 
@@ -226,14 +230,6 @@ class Explorer:
     def _id(self, index: int) -> Id:
         item: Id = self.recommender.item_ids.values[[index]].tolist()[0]
         return item
-
-    def _history(self, user: int) -> dict[int, Part]:
-        """Item -> its part of the log: newest first where the log has times, else in the order of ids."""
-        data, rows = self.run.data, self.recommender.viewed
-        pairs = slice(rows.indptr[user], rows.indptr[user + 1])  # sorted by user, then item
-        items, codes, times = data.interactions.item[pairs], origin(data.parts[pairs]), data.interactions.timestamp
-        order = np.arange(len(items)) if times is None else np.argsort(-times[pairs], kind="stable")
-        return {item: PARTS[code] for item, code in zip(items[order].tolist(), codes[order].tolist(), strict=True)}
 
     def _of_fixed_voters(
         self, stored: Votes, user: int, k: int, hidden: Indices, rules: Rules | None

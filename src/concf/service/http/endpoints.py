@@ -25,7 +25,8 @@ from concf.service.limits import SOON, Limits
 from concf.service.problems import Problem, invalid
 
 JSON = "application/json"
-Handler = Callable[[dict[str, str], Any], object]
+Parts = dict[str, str]  # of a path
+Handler = Callable[[Parts, Any], object]
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
 
@@ -73,31 +74,30 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        path = self._segments(scope) if len(self.ids) > 1 else scope["path_params"]
+        path = scope["path_params"]
+        if len(self.ids) > 1:  # once decoded, a slash within an id (%2F) looks like a separator
+            segments = scope["raw_path"].split(b"/")
+            if len(segments) != self.path.count("/") + 1:
+                raise Problem(404, "not_found", f"expected {self.template}; write a slash within an id as %2F", "path")
+            path = dict(zip(self.ids, map(unquote, segments[-len(self.ids) :]), strict=True))
         if self.method == "GET":
-            work = partial(self.handler, path, self._query(scope["query_string"]))
+            query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+            try:
+                work = partial(self.handler, path, self.asked.validate_python(query))
+            except ValidationError as error:
+                raise invalid(error, "query") from None
             if self.in_loop:
                 await _response(await cast("Awaitable[object]", work()))(scope, receive, send)
                 return
         else:
-            body = await self._body(scope, receive)
+            body = await self.threads.limits.read_body(receive)
             if body is None:
                 return
+            if header(scope, b"content-type").partition(b";")[0].strip().lower() != JSON.encode():
+                message = "the body is not declared as JSON; send the header Content-Type: application/json"
+                raise Problem(422, "bad_request", message, "header.content-type")
             work = partial(self._with_body, path, body)
         await self._attended(work, scope, receive, send)
-
-    def _segments(self, scope: Scope) -> dict[str, str]:
-        """Split the raw path into ids: once decoded, a slash within an id (%2F) looks like a separator."""
-        segments = scope["raw_path"].split(b"/")
-        if len(segments) != self.path.count("/") + 1:
-            raise Problem(404, "not_found", f"expected {self.template}; write a slash within an id as %2F", "path")
-        return dict(zip(self.ids, map(unquote, segments[-len(self.ids) :]), strict=True))
-
-    def _query(self, query: bytes) -> Any:
-        try:
-            return self.asked.validate_python(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))
-        except ValidationError as error:
-            raise invalid(error, "query") from None
 
     def _with_body(self, path: dict[str, str], body: bytes) -> object:
         try:
@@ -106,13 +106,6 @@ class Endpoint:
             raise invalid(error, "body") from None
         return self.handler(path, asked)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        body = await self.threads.limits.read_body(receive)
-        if body is not None and header(scope, b"content-type").partition(b";")[0].strip().lower() != JSON.encode():
-            message = "the body is not declared as JSON; send the header Content-Type: application/json"
-            raise Problem(422, "bad_request", message, "header.content-type")
-        return body
-
     async def _attended(self, work: Callable[[], object], scope: Scope, receive: Receive, send: Send) -> None:
         """Compute and send the answer within the deadline; cancel when the caller disconnects."""
         if self.is_batch and self.threads.batches >= self.threads.limits.batches:
@@ -120,14 +113,18 @@ class Endpoint:
             raise Problem(503, "busy", message, headers=SOON)
         answer, problem = _Answer(scope, send, self.threads), None
         seconds = math.inf if self.in_loop else self.threads.limits.seconds
-        send_answer = answer.in_parts if self.is_batch else answer.awaited if self.in_loop else answer.at_once
         self.threads.batches += self.is_batch
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
                 with anyio.move_on_after(seconds) as deadline:
                     try:
-                        await send_answer(work)
+                        if self.is_batch:
+                            await answer.in_parts(work)
+                        elif self.in_loop:
+                            await answer.at_once(_response(await cast("Awaitable[object]", work())))
+                        else:
+                            await answer.at_once(await self.threads.run(lambda: _response(work())))
                     except Exception as error:  # out of the group as it is, not as one of several
                         problem = error
                 group.cancel_scope.cancel()
@@ -151,13 +148,10 @@ class _Answer:
     def __init__(self, scope: Scope, send: Send, threads: Threads) -> None:
         self.scope, self.send, self.threads, self.started = scope, send, threads, False
 
-    async def awaited(self, work: Callable[[], object]) -> None:
-        """Send the result of a coroutine."""
-        await self._send_all(_response(await cast("Awaitable[object]", work())))
-
-    async def at_once(self, work: Callable[[], object]) -> None:
-        """Compute and send it."""
-        await self._send_all(await self.threads.run(lambda: _response(work())))
+    async def at_once(self, response: Response) -> None:
+        """Send all of it."""
+        self.started = True
+        await response(self.scope, cast("Receive", anyio.sleep_forever), self.send)
 
     async def in_parts(self, work: Callable[[], object]) -> None:
         """Compute a part when the one before is taken; an answer of one part is sent with its length."""
@@ -165,7 +159,7 @@ class _Answer:
         following = partial(next, parts, None)
         part, second = await self.threads.run(following, slow=True), await self.threads.run(following, slow=True)
         if second is None:
-            await self._send_all(_response(part))
+            await self.at_once(_response(part))
             return
         await anyio.lowlevel.checkpoint()  # the deadline has passed, or the caller has left
         self.started = True
@@ -175,14 +169,6 @@ class _Answer:
             await self.send({"type": "http.response.body", "body": part, "more_body": True})
             part, second = second, None if second is None else await self.threads.run(following, slow=True)
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send_all(self, response: Response) -> None:
-        self.started = True
-        await response(self.scope, _never, self.send)
-
-
-async def _never() -> Any:
-    await anyio.sleep_forever()
 
 
 def _response(answer: object) -> Response:

@@ -30,12 +30,11 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OPEN = ("/health", "/ready", "/", "/docs", "/openapi.json")  # paths that need no token, besides the explorer's assets
 ASSETS, RELOAD = "/explorer/", "/reload"
 KNOWN_HOSTS = 64  # names that were allowed, as they were written
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"))
 NO_ROUTE, OTHER_METHOD = "unmatched", "other"
 CLIENT_LEFT = 499  # the usual status for a caller who left before the answer
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
+REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")  # of a caller; any other is replaced
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class OriginGuard(Guard):
 
     async def refusal(self, scope: Scope) -> Problem | None:
         """Refuse a request of another origin that may change or cost something."""
-        if scope["method"] in SAFE_METHODS:
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return None
         origin = header(scope, b"origin").decode("latin-1")
         if header(scope, b"sec-fetch-site") != b"cross-site" and (not origin or self._own(origin, scope)):
@@ -197,7 +196,9 @@ class Observed:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status, size, begin, request = CLIENT_LEFT, 0, time.perf_counter(), self._id(scope)
+        status, size, begin, request = CLIENT_LEFT, 0, time.perf_counter(), header(scope, b"x-request-id")
+        if not REQUEST_ID.fullmatch(request):
+            request = f"{self.prefix}-{next(self.numbers)}".encode()
 
         async def watch(message: Message) -> None:
             nonlocal status, size
@@ -219,11 +220,6 @@ class Observed:
         finally:
             self.metrics.in_flight.dec()
             self._note(scope, request, status, size, time.perf_counter() - begin)
-
-    def _id(self, scope: Scope) -> bytes:
-        """Return the caller's request id if it is short and plain, or a new one."""
-        given = header(scope, b"x-request-id")
-        return given if REQUEST_ID.fullmatch(given) else f"{self.prefix}-{next(self.numbers)}".encode()
 
     def _note(self, scope: Scope, request: bytes, status: int, size: int, seconds: float) -> None:
         """Count a request by the template of its route; requests without a route share one label."""

@@ -47,12 +47,19 @@ def document(endpoints: Sequence[Endpoint], limits: Limits, access: Access) -> d
     paths: dict[str, Any] = {}
     for at, each in enumerate(endpoints):
         paths.setdefault(each.template, {})[each.method.lower()] = _operation(each, at, schemas)
-    result = {
+    result: dict[str, Any] = {
         "openapi": "3.1.0", "info": {"title": "concf", "summary": SUMMARY, "version": VERSION}, "paths": paths,
         "components": {"schemas": components["$defs"]},
     }  # fmt: skip
     _add_limits(result, limits)
-    _add_tokens(result, access)
+    tokens = {"token": access.token, "admin": access.admin_token}
+    schemes = {name: {"type": "http", "scheme": "bearer"} for name, token in tokens.items() if token is not None}
+    if schemes:
+        result["components"]["securitySchemes"] = schemes
+        for path, operations in paths.items():
+            name = "admin" if path == RELOAD else "token"
+            for operation in operations.values():
+                operation["security"] = [] if path in OPEN or name not in schemes else [{name: []}]
     return result
 
 
@@ -101,15 +108,3 @@ def _add_limits(document: dict[str, Any], limits: Limits) -> None:
             elif name == "histories":
                 part["maxProperties"] = limits.users
                 part["additionalProperties"]["maxItems"] = limits.history
-
-
-def _add_tokens(document: dict[str, Any], access: Access) -> None:
-    tokens = {"token": access.token, "admin": access.admin_token}
-    schemes = {name: {"type": "http", "scheme": "bearer"} for name, token in tokens.items() if token is not None}
-    if not schemes:
-        return
-    document["components"]["securitySchemes"] = schemes
-    for path, operations in document["paths"].items():
-        name = "admin" if path == RELOAD else "token"
-        for operation in operations.values():
-            operation["security"] = [] if path in OPEN or name not in schemes else [{name: []}]

@@ -32,18 +32,15 @@ class LimitedConnection(HttpToolsProtocol):
         """Expect a request. Where there are too many, one that waits for none makes room, or this one is refused."""
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
-            next(iter(self.waiting), self).make_room()
+            other = next(iter(self.waiting), self)
+            self.waiting.pop(other, None)
+            if other.is_fresh:  # it never had an answer, and is told why
+                other._refuse(503, "busy", f"{self.max_connections} connections are open; try again in a moment")
+            else:
+                other.transport.close()
         if not transport.is_closing():
             self.waiting[self] = None
             self._expect_head()
-
-    def make_room(self) -> None:
-        """Close a connection without a request; one that never had an answer is told why."""
-        self.waiting.pop(self, None)
-        if self.is_fresh:
-            self._refuse(503, "busy", f"{self.max_connections} connections are open; try again in a moment")
-        else:
-            self.transport.close()
 
     @property
     def is_fresh(self) -> bool:
