@@ -160,11 +160,8 @@ def test_a_dislike_is_never_recommended(preset: str) -> None:
 def test_a_combined_run_lists_no_dislikes() -> None:
     split = rated()
     run = combine(split, {"ease": EASE(regularisation=50.0).fit(split.train)}, settings=SMALL, seed=3)
-    lists, disliked = run.best["consensus"].lists, split.disliked
-    assert lists is not None
-    assert disliked is not None
-    for user, items in enumerate(lists.tolist()):
-        assert not {item for item in items if item >= 0} & set(disliked[[user]].indices.tolist())
+    for user, items in enumerate(run.best["consensus"].lists.tolist()):
+        assert not {item for item in items if item >= 0} & set(split.disliked[[user]].indices.tolist())
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path, concf: CLI) -> None:
