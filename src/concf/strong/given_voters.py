@@ -19,7 +19,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors, ListFunction, Scorer, as_scorer
 from concf.strong.combine_stages import GivenLists, Vectors
 
-MORE = 16  # further items that implicit is asked for, since some of its models return fewer than k
+MORE = 16  # further items to request from implicit, since some of its models return fewer than k
 LARGEST = 1e15  # largest score, so that sums of squares do not overflow float32
 SMALLER = "Divide them by a constant: the order stays the same"
 HOW = (
