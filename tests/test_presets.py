@@ -103,7 +103,7 @@ def test_a_file_may_say_which_preset_it_is_over(tmp_path: Path) -> None:
     file.write_text('preset = "paper"\n[training]\nepochs = 9\n', encoding="utf-8")
     expected = choose_settings("paper", {"training": {"epochs": 9}})
     assert choose_settings(file=file) == choose_settings("paper", file=file) == expected
-    with pytest.raises(ConfigError, match="are over the preset 'paper', but the preset 'strong' was named"):
+    with pytest.raises(ConfigError, match="are over the preset 'paper', but 'strong' was named"):
         choose_settings("strong", file=file)
     for text, message in (('preset = "papers"', "unknown preset"), ("weight: 3", r"mine\.toml: cannot be read")):
         file.write_text(text, encoding="utf-8")

@@ -140,7 +140,7 @@ def choose_settings(
     layer = read_toml(Path(file)) if file else {}
     over = layer.pop("preset", None)
     if isinstance(base, str) and over not in (None, base):
-        raise ConfigError(f"{file}: its settings are over the preset {over!r}, but the preset {base!r} was named. Name none")
+        raise ConfigError(f"{file}: its settings are over the preset {over!r}, but {base!r} was named. Name none")
     if base is None:
         base = (DEFAULT if single is None else DEFAULT_OF_ONE) if over is None else over
     if not isinstance(base, RunSettings):
