@@ -135,5 +135,6 @@ def test_a_run_that_has_measured_nothing_has_a_summary() -> None:
 
 
 def test_filters_that_counted_test_rows_are_noted() -> None:
-    assert "test part included" in " ".join(prepare(stream(), protocol="time", min_item=5).notes)
-    assert "test part included" not in " ".join(prepare(stream(), protocol="time").notes)
+    assert "test part included" in " ".join(prepare(stream(), protocol="random", min_item=5).notes)
+    assert "validation part included" in " ".join(prepare(stream(), protocol="time", min_item=5).notes)
+    assert "included" not in " ".join(prepare(stream(), protocol="time").notes)

@@ -47,12 +47,21 @@ def prepare(
     split = prepare_data(source, seed=seed, out=out, overwrite=overwrite, **log)
     for note in split.notes:
         typer.echo(f"note: {note}", err=True)
-    summary = split.summary()
+    summary = split.summary() | {"held_out": split.held_out()}
     if as_json:
         typer.echo(json.dumps(summary | {"folder": str(out)}))
         return
     shown = ("users", "items", "interactions", "density", *PARTS, *(["history"] if split.has_new_users else []))
     print_figures({name: summary[name] for name in shown} | {"split hash": split.hash[:16], "folder": str(out)})
+    if split.recipe.protocol.time_cut == "all":
+        _print_held_out(summary["held_out"])
+
+
+def _print_held_out(rows: list[dict[str, Any]]) -> None:
+    """Print what is held out by time, and by cause what of it is not evaluated."""
+    header = ["part", "from", "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items"]
+    table = [[f"{row[name]:,}" if isinstance(row[name], int) else row[name] for name in header] for row in rows]
+    print_table([name.replace("_", " ") for name in header], table, title="Held out; pairs of new users and new items")
 
 
 @app.command("list")

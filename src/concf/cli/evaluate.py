@@ -34,6 +34,7 @@ def evaluate(
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
     from concf.models import load_run
+    from concf.runtime.text_tables import short
 
     cuts, wanted = lengths(at), names(metrics)
     run = load_run(folder, data)
@@ -48,13 +49,30 @@ def evaluate(
         else evaluate_new(Ranker(run, items=Catalogue(catalogue, catalogue_item)), on=on, at=cuts, metrics=wanted)
     )
     report = run.summary() | {"folder": str(folder), "on": on}
-    report["recommenders"] = [each | {"means": evaluations[each["name"]].means()} for each in report["recommenders"]]
+    everyone = {}
+    if run.data.recipe.protocol.time_cut == "all" and catalogue is None:
+        everyone = run.evaluate(on=on, at=cuts, metrics=wanted, everyone=True)
+    report["recommenders"] = [
+        each | {"means": evaluations[each["name"]].means()}
+        | ({"everyone": everyone[each["name"]].means()} if everyone else {})
+        for each in report["recommenders"]
+    ]  # fmt: skip
     if as_json:
         typer.echo(json.dumps(report))
         return
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
     title = f"{title_of(run)}: {on} figures{unfinished}"
     print_heads(report, title, figures=list(report["recommenders"][0]["means"]))
+    if everyone:
+        shown_metrics = list(next(iter(everyone.values())).means())
+        table = [
+            [each["name"], *(f"{each['everyone'][metric]:.4f}" for metric in shown_metrics)]
+            for each in report["recommenders"]
+        ]
+        users = len(next(iter(everyone.values())).users)
+        print_table(
+            ["", *map(short, shown_metrics)], table, title=f"Everyone: {users:,} users, new ones and new items too"
+        )
     chosen = "with settings chosen by" if run.unit == "stages" else "each at the epoch of its best"
     typer.echo(
         f"Means over {len(run.data.users(on)):,} users, {chosen} validation (of {report['validated_users']:,} users). "

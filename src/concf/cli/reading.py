@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from concf.data.reading.times import DURATION
 from concf.errors import FLAGS, ConfigError, option
 
 DATA, SPLIT = "Data", "Split"  # panels of the help page
@@ -43,13 +44,13 @@ OPTIONS = {
     "counts": Option(str, "Count `raw` events or `distinct` pairs.", DATA),
     "core": Option(bool, "Repeat until nothing changes (k-core).", DATA, ("--core",)),
     "protocol": Option(str, "paper, released, random, leave-last, time, new-users, new-items or given.", SPLIT),
-    "valid": Option(str, "Share held out for validation; with `new-users`, of the users; with `given`, of the training file, or a file.", SPLIT),
-    "test": Option(str, "Share held out for test (with `new-users`, of the users; with `new-items`, of the items); with `given`, a file.", SPLIT),
+    "valid": Option(str, "Share held out for validation, or with `time` a duration such as 28d; with `new-users`, of the users; with `given`, of the training file, or a file.", SPLIT),
+    "test": Option(str, "Share held out for test, or with `time` a duration such as 28d (with `new-users`, of the users; with `new-items`, of the items); with `given`, a file.", SPLIT),
     "newest": Option(bool, "With `given`: the share for validation is of each user's newest training items.", SPLIT, ("--newest",)),
     "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", SPLIT),
     "last": Option(int, "With `leave-last`: how many.", SPLIT),
-    "valid_from": Option(float, "With `time`: start of the validation part.", SPLIT),
-    "test_from": Option(float, "With `time`: start of the test part.", SPLIT),
+    "valid_from": Option(str, "With `time`: start of the validation part, a date or in the log's own unit.", SPLIT),
+    "test_from": Option(str, "With `time`: start of the test part, such as 2026-11-01.", SPLIT),
     "wanted": Option(float, "With `new-users`: share of a held-out user's items that are to be found.", SPLIT),
 }  # fmt: skip
 SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == SPLIT)
@@ -116,8 +117,8 @@ def _converted(log: dict[str, Any]) -> dict[str, Any]:
         try:
             log[name] = float(log[name])
         except ValueError:
-            if given:
-                continue  # a file
-            share = "a share such as 0.2; a file only with --protocol given"
+            if given or DURATION.fullmatch(log[name]):
+                continue  # a file, or a duration
+            share = "a share such as 0.2, a duration such as 28d, or with --protocol given a file"
             raise ConfigError(f"--{name} {log[name]!r}: expected {share}") from None
     return log

@@ -34,6 +34,7 @@ class Entrant:
     edges:    settings whose chosen value is the first or last of its grid
     refitted: whether the tested model was fitted on training and validation pairs
     tests:    mean test metrics of each split
+    everyone: the same of all users of the test part, warm or not, where it is split by time; else empty
     per_user: with a single split, "recall@50" -> [e], the metric of each evaluated user
     """
 
@@ -45,6 +46,7 @@ class Entrant:
     tests: list[dict[str, float]]
     fit_seconds: list[float]
     per_user: dict[str, NDArray[np.float64]]
+    everyone: list[dict[str, float]]
 
     def mean(self, metric: str) -> float:
         """Mean over the splits."""
@@ -106,6 +108,7 @@ class Comparison:
                     "p_against_first": {metric: p[metric][rank] for metric in self.metrics},
                     "fit_seconds": float(np.mean(entrant.fit_seconds)),
                     "splits": entrant.tests,
+                    "everyone": entrant.everyone,
                 }
                 for rank, entrant in enumerate(self.entrants)
             ],
@@ -214,18 +217,25 @@ def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -
             name, model.model_dump(), validation, at_edges(candidates[name].grid, point), fit.refits(model, "test"),
             [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
+            [cell["everyone"] for cell in cells if "everyone" in cell],
         ))  # fmt: skip
     return entrants
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: mean ± standard deviation of each metric, p against the first, seconds to fit, settings."""
-    header = ["model", *map(short, comparison.metrics), f"p ({short(comparison.tuned_on)})", "fit s", "settings"]
+    """Header and rows: mean ± standard deviation of each metric, p against the first, seconds to fit, settings.
+
+    By time, the metric that was tuned on has a second column, of everyone: of new users and items too.
+    """
+    tuned = comparison.tuned_on
+    by_time = any(entrant.everyone for entrant in comparison.entrants)
+    header = ["model", *map(short, comparison.metrics), *[f"{short(tuned)}, everyone"] * by_time]
     rows = []
     for model in comparison.as_dict()["models"]:
         means = [f"{model['mean'][metric]:.4f} ± {model['std'][metric]:.4f}" for metric in comparison.metrics]
-        p = model["p_against_first"][comparison.tuned_on]
+        everyone = [f"{np.mean([split[tuned] for split in model['everyone']]):.4f}"] if by_time else []
+        p = model["p_against_first"][tuned]
         settings = settings_line(model["settings"], model["at_grid_edge"])
         seconds = f"{model['fit_seconds']:.1f}"
-        rows.append([model["model"], *means, "best" if p is None else f"{p:.2g}", seconds, settings])
-    return header, rows
+        rows.append([model["model"], *means, *everyone, "best" if p is None else f"{p:.2g}", seconds, settings])
+    return [*header, f"p ({short(tuned)})", "fit s", "settings"], rows

@@ -19,7 +19,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.runtime.executors import RUNS_PER_GPU, execute
 from concf.runtime.progress import working
 
-Cell = dict[str, Any]  # {"mean": {"recall@50": ...}, "fit_seconds": ..., "per_user"?: {"recall@50": [e]}}
+Cell = dict[str, Any]  # {"mean": {"recall@50": ...}, "fit_seconds": ..., "per_user"?: {"recall@50": [e]}, "everyone"?}
 Task = tuple[str, Model, int, str]  # name of the model, settings, seed of the split, valid or test
 
 
@@ -78,7 +78,11 @@ class Fit:
             return {"mean": evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()}
         result = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics)
         users = {"per_user": {metric: row.tolist() for metric, row in result.per_user.items()}}
-        return {"mean": result.means()} | (users if self.keep_users else {})
+        cell = {"mean": result.means()} | (users if self.keep_users else {})
+        if split.recipe.protocol.time_cut == "all":
+            everyone = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics, everyone=True)
+            cell["everyone"] = everyone.means()
+        return cell
 
 
 class Measurements:

@@ -220,23 +220,28 @@ class Filter(Settings):
     min_item: int = Field(0, ge=0)  # items with fewer interactions are removed
     counts: Literal["raw", "distinct"] = "distinct"  # all events, or each pair once
     core: bool = False  # repeat until nothing changes
+    before_test: bool = False  # count and remove only what lies before the test part, which is left alone
 
     def apply(self, interactions: Interactions) -> Interactions:
         """Return the interactions that remain; an error if there are none."""
-        raw = self.counts == "raw"
-        rows: NDArray[np.bool_] | None = None  # [n] the pairs that remained so far; None: all
+        remaining = self.remaining(interactions)
+        return interactions if remaining.all() else interactions.keep(remaining)
+
+    def remaining(self, log: Interactions, test: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """[n] the pairs that remain. test: [n] pairs that are neither counted nor removed; None: there are none"""
+        raw, counted = self.counts == "raw", np.ones(len(log), bool) if test is None else ~test
         while True:
-            per_user, per_item = interactions.per_user(raw=raw, rows=rows), interactions.per_item(raw=raw, rows=rows)
-            enough = (per_user >= self.min_user)[interactions.user] & (per_item >= self.min_item)[interactions.item]
-            remaining = enough if rows is None else enough & rows
-            if not remaining.any():
+            per_user, per_item = log.per_user(raw=raw, rows=counted), log.per_item(raw=raw, rows=counted)
+            enough = counted & (per_user >= self.min_user)[log.user] & (per_item >= self.min_item)[log.item]
+            if not enough.any():
                 most = f"at most {per_user.max():g} per user and {per_item.max():g} per item"
                 raise DataError(f"the filter ({self.describe()}) leaves nothing of {most}. Lower the minimum counts")
-            if not self.core or (rows is not None and np.array_equal(rows, remaining)):
-                return interactions if remaining.all() else interactions.keep(remaining)
-            rows = remaining
+            if not self.core or np.array_equal(counted, enough):
+                return enough if test is None else enough | test
+            counted = enough
 
     def describe(self) -> str:
         """The filter in words."""
         passes = "k-core" if self.core else "one pass"
-        return f"user >= {self.min_user}, item >= {self.min_item}, {self.counts} counts, {passes}"
+        before = ", before the test part" * self.before_test
+        return f"user >= {self.min_user}, item >= {self.min_item}, {self.counts} counts, {passes}{before}"

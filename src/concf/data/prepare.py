@@ -13,18 +13,19 @@ import polars as pl
 
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.interactions import SIDES, Dislikes, Filter, Interactions, merge
-from concf.data.parts import PARTS, Parts, origin
-from concf.data.protocols import PROTOCOLS, Given, Protocol
+from concf.data.parts import PARTS, TEST, Parts, origin
+from concf.data.protocols import PROTOCOLS, Given, LeaveLast, Protocol, TimeCut
 from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
 from concf.data.reading.scan import Format, Reading
 from concf.data.simulate import DEMO
-from concf.data.split import MANIFEST, Split, SplitRecipe
+from concf.data.split import FEW_USERS, MANIFEST, Split, SplitRecipe
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_file, sha256
 from concf.runtime.progress import working
 
+AUTO = "auto"  # the protocol follows the log
 NOTABLE_LOSS = 0.1  # share of the users, items or interactions; a filter that removes more is noted
 
 
@@ -60,8 +61,8 @@ class LogOptions(ReadingOptions, total=False):
     newest: bool | None  # `given`: whether the share for validation is of each user's newest training items
     at_least: int | None  # `random`: held out of each user in each part, if that leaves something to train on
     last: int | None  # `leave-last`: number of a user's newest interactions in each part
-    valid_from: float | None  # `time`: start of the validation part
-    test_from: float | None  # `time`: start of the test part
+    valid_from: float | str | None  # `time`: start of the validation part, a date or in the log's own unit
+    test_from: float | str | None  # `time`: start of the test part
     wanted: float | None  # `new-users`: share of a held-out user's items that are to be found
 
 
@@ -77,7 +78,7 @@ def reading_of(options: dict[str, Any]) -> Reading:
 
 def filter_of(options: dict[str, Any]) -> Filter | None:
     """Return the filter, or None if no option sets one."""
-    settings = {name: options[name] for name in options.keys() & Filter.model_fields.keys()}
+    settings = {name: options[name] for name in options.keys() & Filter.model_fields.keys() - {"before_test"}}
     if settings and not {"min_user", "min_item"} & settings.keys():
         names = " and ".join(map(option, settings))
         raise ConfigError(f"{names}: nothing to filter by. Set {option('min_user')} or {option('min_item')}, too")
@@ -88,7 +89,7 @@ def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
     """Return the protocol of that name with its settings; unknown options are refused."""
     if name not in PROTOCOLS:
         raise ConfigError(f"unknown protocol {name!r}; choose from {', '.join(PROTOCOLS)}")
-    others = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"}
+    others = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"} - {"before_test"}
     settings = {setting: value for setting, value in options.items() if setting not in others and value is not None}
     for setting in settings:
         owners = [owner for owner, protocol in PROTOCOLS.items() if setting in protocol.model_fields]
@@ -103,10 +104,10 @@ def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
 def training_defaults(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with defaults for training.
 
-    `random` holds out a tenth of each user's items for validation and for test, at least one of each. Items with fewer
-    than 5 users are left out, unless the protocol filters itself.
+    The protocol follows the log (`_protocols`). Items with fewer than 5 users are left out, unless the protocol filters
+    itself.
     """
-    options = {"protocol": "random"} | options
+    options = {"protocol": AUTO} | options
     if options["protocol"] == "random":
         options = {"valid": 0.1, "test": 0.1, "at_least": 1} | options
     own_filter = options["protocol"] in ("paper", "released", "given")
@@ -163,7 +164,7 @@ def prepare(
     """
     seed, settings = check_seed(seed), chosen(options)
     with working("preparing"):
-        split = (_given if settings.get("protocol") == "given" else _filtered_and_split)(source, settings, seed)
+        split = (_given if settings.get("protocol") == "given" else _from_log)(source, settings, seed)
     if out is not None:
         split.save(out, overwrite=overwrite)
         split = replace(split, folder=Path(out))
@@ -187,35 +188,98 @@ def divided_again(source: Any, recipe: SplitRecipe) -> Split:
     if isinstance(recipe.protocol, Given):
         raise ConfigError("a data set with given parts cannot be made again from one of them")
     interactions, origin = read_source(source, Reading(**recipe.reading))
+    return filtered_and_split(interactions, recipe.model_copy(update={"source": origin}))
+
+
+def filtered_and_split(log: Interactions, recipe: SplitRecipe) -> Split:
+    """Apply the filters of a recipe to a log, and split it.
+
+    A filter that counts what lies before the test part leaves that part as the unfiltered log has it.
+    """
+    parts = None
     for step in recipe.filters:
-        interactions = step.apply(interactions)
-    return Split.make(interactions, recipe.model_copy(update={"source": origin}))
+        parts = recipe.protocol.assign(log, recipe.seed) if step.before_test else None
+        remaining = step.remaining(log, None if parts is None else parts == TEST)
+        if not remaining.all():
+            log, parts = log.keep(remaining), None if parts is None else parts[remaining]
+    return Split.make(log, recipe, parts)
 
 
-def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Split:
+def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
     """Read, filter (a catalogue name as in its papers, unless options set a filter) and split a log."""
-    protocol = protocol_of(options.get("protocol", "released"), options)
-    own_filter, reading = filter_of(options), reading_of(options)
-    if reading.ordered and protocol.name == "time":
+    own_filter, reading, name = filter_of(options), reading_of(options), options.get("protocol", "released")
+    if reading.ordered and name == "time":
         raise ConfigError(f"{option('ordered', True)}: protocol 'time' needs times. Choose leave-last")
-    interactions, origin = read_log(source, reading, options.get("dislikes"))
-    published = own_filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE
-    first = CATALOGUE[source].start(protocol.name) if published else own_filter
-    filters = tuple(step for step in (first, protocol.filter()) if step is not None)
-    before = interactions
-    for step in filters:
-        interactions = step.apply(interactions)
+    protocols = None if name == AUTO else [protocol_of(name, options)]
+    log, origin = read_log(source, reading, options.get("dislikes"))
+    protocols = protocols or _protocols(log, options, reading.ordered)
+    for protocol in protocols:
+        published = own_filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE
+        first = CATALOGUE[source].start(protocol.name) if published else own_filter
+        if first is not None and protocol.time_cut == "all" and not published:
+            first = first.model_copy(update={"before_test": True})
+        filters = tuple(step for step in (first, protocol.filter()) if step is not None)
+        changed = reading.model_dump(exclude_defaults=True)
+        recipe = SplitRecipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
+        last = protocol is protocols[-1]
+        try:
+            split = filtered_and_split(log, recipe)
+        except DataError:
+            if last:
+                raise
+            continue
+        if last or protocol.time_cut != "all" or min(len(split.validated), len(split.evaluated)) >= FEW_USERS:
+            break
+    if name == AUTO:
+        _note_choice(log, split)
+    if not published:
+        _note_loss(log, split)
+    return split
+
+
+def _note_loss(log: Interactions, split: Split) -> None:
+    """Note a filter that removed much."""
+    left = split.interactions
     lost = {
-        "items": 1 - interactions.n_items / before.n_items,
-        "users": 1 - interactions.n_users / before.n_users,
-        "interactions": 1 - len(interactions) / len(before),
+        "items": 1 - left.n_items / log.n_items,
+        "users": 1 - left.n_users / log.n_users,
+        "interactions": 1 - len(left) / len(log),
     }
-    if not published and max(lost.values()) >= NOTABLE_LOSS:
+    if max(lost.values()) >= NOTABLE_LOSS:
         shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
-        note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}")
-    changed = reading.model_dump(exclude_defaults=True)
-    return Split.make(
-        interactions, SplitRecipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
+        note(f"the filter ({'; then '.join(step.describe() for step in split.recipe.filters)}) left out {shares}")
+
+
+def _protocols(log: Interactions, options: dict[str, Any], ordered: bool) -> list[Protocol]:
+    """Protocols for a log, in order of preference: by time where it has times, else at random.
+
+    The first is taken under which at least `FEW_USERS` users validate and as many test.
+    """
+    windows = {name: value for name, value in options.items() if name in TimeCut.model_fields and name != "protocol"}
+    shares = all(isinstance(value, float) for value in windows.values()) and windows.keys() <= {"valid", "test"}
+    if windows and not shares:  # durations and dates
+        return [protocol_of("time", options)]
+    random = protocol_of("random", {"valid": 0.1, "test": 0.1, "at_least": 1} | options)
+    if log.timestamp is None or ordered or "at_least" in options:
+        return [random]
+    return [protocol_of("time", options), random] if windows else [TimeCut(), TimeCut(test=0.2), LeaveLast(), random]
+
+
+def _note_choice(log: Interactions, split: Split) -> None:
+    """Note which protocol was chosen for a log, and why."""
+    protocol, validated, tested = split.recipe.protocol, len(split.validated), len(split.evaluated)
+    reason = (
+        "the log has no times" if log.timestamp is None else f"by time, fewer than {FEW_USERS} users could be tested"
+    )
+    kind = {"leave-last": "each user's newest items are held out", "random": "items are held out at random"}
+    how = kind.get(protocol.name, "")
+    if protocol.time_cut == "all":
+        valid, test = split.held_out()
+        how = f"pairs from {valid['from']} on validate, those from {test['from']} on test"
+        reason = "the log has times"
+    note(
+        f"protocol {protocol.name}, since {reason}: {how}; {validated:,} users are validated, {tested:,} tested "
+        f"({option('protocol')} chooses another)"
     )
 
 

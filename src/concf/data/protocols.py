@@ -12,14 +12,15 @@ A new protocol is one subclass of `Protocol` and one row of `PROTOCOLS`.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from concf.data.interactions import Filter, Interactions
 from concf.data.parts import HISTORY, TEST, TRAIN, UNEVALUATED, VALID, Parts, all_but_one, draw, draw_valid, floor, mark
+from concf.data.reading.times import DURATION, in_unit_of, moment, ticks_in
 from concf.errors import ConfigError, DataError, option
 from concf.runtime.settings import Settings
 
@@ -167,45 +168,88 @@ class _ByTime(Protocol):
 class LeaveLast(_ByTime):
     """`leave-last`: each user's newest `last` interactions are the test part, those before the validation part.
 
-    Interactions of one user at the same time are ordered by a draw from the seed. Users with `2 * last` or fewer
-    interactions only train.
+    Interactions of one user at the same time are one set and stay together, so that a part may have more than `last`. A
+    user who would be left with nothing in one of the three parts only trains. The seed is not used.
     """
 
     name: Literal["leave-last"] = "leave-last"
     last: int = Field(1, ge=1)
     time_cut: ClassVar[str | None] = "user"
 
-    def assign(self, interactions: Interactions, seed: int) -> Parts:
+    def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
         """[n] the part of each interaction."""
+        time, user = _times(interactions, self.name), interactions.user
+        parts, complete = np.full(len(user), TRAIN, np.uint8), np.ones(interactions.n_users, bool)
+        for part in (TEST, VALID):
+            rows = np.flatnonzero(parts == TRAIN)
+            rows = rows[np.lexsort((-time[rows], user[rows]))]
+            starts = np.searchsorted(user[rows], np.arange(interactions.n_users + 1))
+            complete &= np.diff(starts) >= self.last
+            since = np.full(interactions.n_users, np.inf)  # time of each user's `last`-th newest
+            since[complete] = time[rows[starts[:-1][complete] + self.last - 1]]
+            parts[(parts == TRAIN) & (time >= since[user])] = part
+        complete &= interactions.per_user(rows=parts == TRAIN) > 0
+        return np.where(complete[user], parts, TRAIN).astype(np.uint8)
 
-        def newest(total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-            last = np.where(total > 2 * self.last, float(self.last), 0.0)
-            return last, last
 
-        return draw(interactions.user, None, newest, seed, _times(interactions, self.name))
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class TimeCut(_ByTime):
-    """`time`: interactions from `test_from` on are the test part, those from `valid_from` on the validation part.
+    """`time`: a global temporal split. Interactions from one time on test, those from an earlier time on validate.
 
-    A cut that is not given is set so that the fraction `test` (or `valid`) of the interactions comes after it.
+    A window is a share of the pairs or a duration, or starts at a given time. No cut divides interactions of equal
+    times: a share counts those of the border as later, and a duration those that are exactly as old as earlier.
     """
 
     name: Literal["time"] = "time"
-    valid: float = Field(0.1, gt=0, lt=1)  # share of all interactions, if valid_from is not given
-    test: float = Field(0.1, gt=0, lt=1)  # share of all interactions, if test_from is not given
-    valid_from: float | None = None  # in the log's own unit; microseconds since 1970 for dates
-    test_from: float | None = None
+    test: Share | str = 0.1  # share of the interactions, or a duration such as 28d, if test_from is not given
+    valid: Share | str | None = None  # the same of the window before; None: as `test`
+    test_from: float | str | None = None  # a date, or a time in the log's own unit
+    valid_from: float | str | None = None
     time_cut: ClassVar[str | None] = "all"
+
+    @field_validator("test", "valid")
+    @classmethod
+    def _is_a_window(cls, value: float | str | None) -> float | str | None:
+        if isinstance(value, str) and not DURATION.fullmatch(value.strip()):
+            raise ValueError(f"{value!r}: expected a share such as 0.1, or a duration such as 28d, 12h, 8w or 1.5y")
+        return value
+
+    def cuts(self, time: NDArray[Any]) -> tuple[float, float]:
+        """Start of the validation and of the test part, in the unit of the times [n]."""
+        newest, valid = float(time.max()), self.test if self.valid is None else self.valid
+        test_from = self._start("test_from", newest)
+        if test_from is None:
+            test_from = _cut(time, self.test) if isinstance(self.test, float) else _last(self.test, newest)
+        valid_from = self._start("valid_from", newest)
+        if valid_from is None and isinstance(valid, float):
+            by_share = self.test_from is None and isinstance(self.test, float)
+            tested = float(self.test) if by_share else float(np.mean(time >= test_from))
+            valid_from = _cut(time, tested + valid)
+        elif valid_from is None:
+            valid_from = test_from - ticks_in(str(valid), newest, option("valid", valid))
+        if valid_from >= test_from:
+            raise DataError(
+                f"the validation part begins ({moment(valid_from)}) no earlier than the test part "
+                f"({moment(test_from)}): nothing lies between to validate on"
+            )
+        return valid_from, test_from
+
+    def _start(self, name: str, newest: float) -> float | None:
+        """A given start of a part, in the unit of the log's newest time."""
+        given = getattr(self, name)
+        start = None if given is None else in_unit_of(newest, given, option(name, given))
+        if start is not None and start > newest:
+            raise DataError(
+                f"{option(name, given)}: nothing of the log is as new as that; its newest is of {moment(newest)}"
+            )
+        return start
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
         """[n] the part of each interaction; the seed is not used."""
         time = _times(interactions, self.name)
-        test_from = self.test_from if self.test_from is not None else _cut(time, self.test)
-        valid_from = self.valid_from if self.valid_from is not None else _cut(time, self.test + self.valid)
-        if valid_from >= test_from:
-            cuts = f"{option('valid_from')} {valid_from:g} is not before {option('test_from')} {test_from:g}"
-            raise DataError(f"{cuts}: nothing lies between to validate on")
+        valid_from, test_from = self.cuts(time)
         return np.select([time >= test_from, time >= valid_from], [TEST, VALID], TRAIN).astype(np.uint8)
 
 
@@ -324,7 +368,12 @@ def _times(interactions: Interactions, protocol: str) -> NDArray[np.float64]:
 
 
 def _cut(time: NDArray[np.float64], share: float) -> float:
-    """Return the time after which about `share` of all interactions happened."""
+    """Return the time from which on about `share` of all interactions happened."""
     if share >= 1:
         raise DataError(f"a validation and test part of {share:g} together leave nothing to train on")
     return float(np.quantile(time, 1 - share, method="higher"))
+
+
+def _last(duration: str, newest: float) -> float:
+    """Return the start of the last 28d or so; exactly as long ago is earlier, so that 28 whole days are 28."""
+    return float(np.nextafter(newest - ticks_in(duration, newest, option("test", duration)), np.inf))

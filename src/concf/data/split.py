@@ -18,6 +18,7 @@ from concf.data.ids import Ids
 from concf.data.interactions import SIDES, Dislikes, Filter, Interactions
 from concf.data.parts import HISTORY, PARTS, TEST, TRAIN, UNEVALUATED, VALID, Parts, origin
 from concf.data.protocols import PROTOCOLS, Given, Protocol
+from concf.data.reading.times import moment
 from concf.data.weights import UNWEIGHTED, Weighting
 from concf.errors import ConfigError, DataError, note
 from concf.runtime.arguments import check_seed
@@ -82,11 +83,13 @@ class Split:
     def make(cls, interactions: Interactions, recipe: SplitRecipe, parts: Parts | None = None) -> Split:
         """Split filtered interactions by the recipe's protocol and seed.
 
-        parts: [n] for the protocol `given` alone, the part whose file each interaction is in
+        parts: [n] the part of each interaction, if they are assigned already; for `given`, the part whose file it is in
         """
         protocol, seed = recipe.protocol, recipe.seed
-        files = (parts,) if isinstance(protocol, Given) else ()
-        parts = protocol.assign(interactions, seed, *files)
+        if isinstance(protocol, Given):
+            parts = protocol.assign(interactions, seed, parts)
+        elif parts is None:
+            parts = protocol.assign(interactions, seed)
         evaluable = protocol.evaluable(interactions, parts)
         if recipe.reading.get("ordered"):  # positions in a user's line are not times
             interactions = replace(interactions, timestamp=None)
@@ -104,10 +107,11 @@ class Split:
         if isinstance(protocol, Given) and protocol.valid is None:
             raise ConfigError("a data set with given parts cannot be split again")
         recipe = self.recipe.model_copy(update={"seed": check_seed(seed)})
-        newest = protocol.time_cut == "user" or (isinstance(protocol, Given) and protocol.newest)
-        if newest and recipe.reading.get("ordered"):  # positions in a line are distinct, so that nothing is drawn
+        newest = isinstance(protocol, Given) and protocol.newest and recipe.reading.get("ordered")
+        if protocol.time_cut or newest:  # nothing is drawn
             return replace(self, recipe=recipe, folder=None)
-        return Split.make(self.interactions, recipe, self.parts).weighted(self.weights)
+        files = self.parts if isinstance(protocol, Given) else None
+        return Split.make(self.interactions, recipe, files).weighted(self.weights)
 
     def weighted(self, weights: Weighting) -> Split:
         """Return a copy with other weights; a note if they leak from a time that is held out."""
@@ -179,7 +183,7 @@ class Split:
         if self.has_new_users:
             seen = self.history
         else:
-            seen = self.train if on == "valid" else self.interactions.matrix(origin(self.parts) < TEST)
+            seen = self.train if on == "valid" else self.interactions.matrix(self.known_before("test"))
         return seen if self.disliked is None else (seen + self.disliked).tocsr()
 
     @cached_property
@@ -244,6 +248,37 @@ class Split:
         fingerprint = self.interactions.fingerprint()
         fingerprint.update(np.where(self.parts >= UNEVALUATED, 3, self.parts).astype(np.uint8).data)
         return fingerprint.hexdigest()
+
+    def known_before(self, on: str) -> NDArray[np.bool_]:
+        """[n] the pairs that a model may know when it is evaluated `on` valid or test."""
+        return np.asarray(origin(self.parts) < PARTS[on])
+
+    def held_out(self) -> list[dict[str, Any]]:
+        """Count what is held out for validation and for test, and by cause what of it is not evaluated.
+
+        from:      start of the part, with the protocol `time`, as a date if times are since 1970
+        pairs, users: all that are held out; evaluated, evaluated_users: those that are evaluated
+        new_users: pairs of users without an earlier pair; new_items: of other users, with items without an earlier pair
+        other:     pairs that are left out for another reason, such as a user without items in both parts
+        """
+        log, rows = self.interactions, []
+        for name in ("valid", "test"):
+            part, earlier = PARTS[name], self.known_before(name)
+            own, evaluated = origin(self.parts) == part, self.parts == part
+            new_user = log.per_user(rows=earlier)[log.user] == 0
+            new_item = log.per_item(rows=earlier)[log.item] == 0
+            left = own & ~evaluated
+            causes = {"new_users": new_user, "new_items": ~new_user & new_item, "other": ~new_user & ~new_item}
+            start = {}
+            if self.recipe.protocol.time_cut == "all" and log.timestamp is not None and own.any():
+                start["from"] = moment(float(log.timestamp[own].min()))
+            rows.append(
+                {"part": name} | start | {
+                    "pairs": int(own.sum()), "users": len(np.unique(log.user[own])), "evaluated": int(evaluated.sum()),
+                    "evaluated_users": len(self.users(name)),
+                } | {cause: int((left & mask).sum()) for cause, mask in causes.items()}
+            )  # fmt: skip
+        return rows
 
     def counts(self) -> dict[str, int]:
         """Evaluated pairs of each part, held-out pairs that are not evaluated, and the number of evaluated users."""
@@ -348,17 +383,21 @@ def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> lis
         notes.append(
             f"{(~trains).sum()} items occur in no training pair (for example {example!r}); {tested} of them are tested"
         )
-    left = {name: int((parts == part + UNEVALUATED).sum()) for name, part in PARTS.items()}
-    if any(left.values()):
-        counts = " and ".join(f"{count} {name}" for name, count in left.items() if count)
-        notes.append(
-            f"{counts} pairs are not evaluated, since their user or item has no earlier pair or their user too few; "
-            "they are learned with the part that they are in"
-        )
+    for row in Split(interactions, parts, recipe).held_out():
+        causes = {"of new users": row["new_users"], "of new items": row["new_items"], "for other reasons": row["other"]}
+        left = ", ".join(f"{count:,} {cause}" for cause, count in causes.items() if count)
+        if left:
+            notes.append(
+                f"{row['part']}: {row['evaluated']:,} of {row['pairs']:,} pairs are evaluated, of "
+                f"{row['evaluated_users']:,} of {row['users']:,} users; left out: {left} (learned all the same)"
+            )
     single = np.flatnonzero((interactions.per_user() == 1) & (interactions.per_user(rows=before == TRAIN) == 1))
     if len(single):
         example = interactions.user_ids.named(single[:1])[0]
         notes.append(f"{len(single)} users have one item and only train (for example {example!r})")
-    if recipe.filters and not recipe.protocol.both:  # `released` and `paper` are published so
+    whole = any(not step.before_test for step in recipe.filters)
+    if whole and not recipe.protocol.both:  # `released` and `paper` are published so
         notes.append("the filters counted the whole log, its test part included; so do the lists of users and items")
+    elif recipe.filters and not recipe.protocol.both:
+        notes.append("the filters counted what lies before the test part, the validation part included")
     return notes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import numpy as np
@@ -10,13 +9,11 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from concf.data.interactions import Interactions
-from concf.data.reading.times import ticks_of
+from concf.data.reading.times import DURATION, ticks_in
 from concf.errors import DataError, note
 from concf.runtime.settings import Settings
 
-SECONDS = {"s": 1, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365.25 * 86_400}
 LEAST = 1e-6  # smallest weight: 0 would be no interaction
-DURATION = re.compile(rf"([0-9]*\.?[0-9]+)\s*([{''.join(SECONDS)}]?)")
 
 
 class Weighting(Settings):
@@ -60,15 +57,8 @@ class Weighting(Settings):
             if log.timestamp is None:
                 raise DataError(f"half_life {self.half_life} needs times and the log has none. Read it with times")
             time = np.asarray(log.timestamp[rows], np.float64)
-            newest, duration = time.max(initial=-np.inf), DURATION.fullmatch(self.half_life)
-            assert duration is not None
-            half_life = float(duration[1])
-            if duration[2]:  # a unit, to be converted to that of the log
-                ticks = ticks_of(newest)
-                if ticks is None:
-                    fault = f"times like {newest:g} are not since 1970. Give a number"
-                    raise DataError(f"half_life {self.half_life}: {fault}")
-                half_life = half_life * SECONDS[duration[2]] * ticks
+            newest = time.max(initial=-np.inf)
+            half_life = ticks_in(self.half_life, newest, f"half_life {self.half_life}")
             weight = weight * np.exp2((time - newest) / half_life)
         if not len(weight) or weight.min() == weight.max():
             return None

@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from concf.data.parts import PARTS, origin
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
 from concf.evaluation.ranking import NOTHING, rank
-from concf.evaluation.scorers import among
+from concf.evaluation.scorers import Factors, among
 from concf.evaluation.significance import bootstrap_interval
 from concf.runtime.arguments import check_cutoffs
 
@@ -74,6 +75,7 @@ def evaluate(
     metrics: Iterable[str] = METRICS,
     device: str | torch.device = "cpu",
     memory: int | None = None,
+    everyone: bool = False,
 ) -> Evaluation:
     """Rank the whole catalogue for every evaluated user and score the lists.
 
@@ -81,17 +83,42 @@ def evaluate(
     alone: the test part is not read. With the protocol `new-users`, the users are those of `split.history`, and the
     items of their history are left out; with `new-items`, the new items alone are ranked for `test`. Ties go to the
     lower item position. See `rank` for the kinds of models.
+
+    everyone: evaluate all users with held-out items, not only those who are warm: users without an earlier pair get the
+    most popular items, and held-out items without an earlier pair count as misses
     """
     cuts, metrics = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if on not in ("valid", "test"):
         raise ConfigError(f"cannot evaluate on {on!r}; choose from valid, test")
     users, candidates = split.users(on), split.candidates(on)
     model = model if candidates is None else among(model, candidates)
+    if everyone:
+        return _of_everyone(model, split, on, cuts, metrics, device, memory)
     lists = rank(model, users, cuts[-1], seen=split.seen(on), device=device, memory=memory)
     scored = score_lists(lists, users, split.part(on), split.train, at=cuts, metrics=metrics)
     if split.has_new_users:
         return replace(scored, activity=np.diff(split.history.indptr)[users].astype(np.float64))
     return scored
+
+
+def _of_everyone(
+    model: Any, split: Split, on: Part, cuts: list[int], metrics: list[str], device: str | torch.device,
+    memory: int | None,
+) -> Evaluation:  # fmt: skip
+    """Evaluate all users with held-out items; see `evaluate`."""
+    protocol, log = split.recipe.protocol, split.interactions
+    if protocol.new_users or protocol.new_items:
+        raise ConfigError(f"everyone: protocol {protocol.name!r} tests new users or items alone. Leave it out")
+    held_out, earlier = log.matrix(origin(split.parts) == PARTS[on]), split.known_before(on)
+    users = np.flatnonzero(np.diff(held_out.indptr))
+    cold = log.per_user(rows=earlier)[users] == 0
+    popularity = torch.from_numpy(log.per_item(rows=earlier).astype(np.float32))
+    popularity[popularity == 0] = -torch.inf
+    fallback = Factors(torch.zeros(log.n_users, 1), torch.zeros(log.n_items, 1), popularity)
+    lists = np.empty((len(users), cuts[-1]), np.int32)
+    for rows, ranker in ((~cold, model), (cold, fallback)):
+        lists[rows] = rank(ranker, users[rows], cuts[-1], seen=split.seen(on), device=device, memory=memory)
+    return score_lists(lists, users, held_out, split.train, at=cuts, metrics=metrics)
 
 
 def score_lists(

@@ -214,11 +214,13 @@ class Run(ABC):
 
     def evaluate(
         self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] | int = (20, 50),
-        metrics: Iterable[str] = METRICS,
+        metrics: Iterable[str] = METRICS, everyone: bool = False,
     ) -> dict[str, Evaluation]:  # fmt: skip
         """Evaluate every head and consensus, each at its own best validation.
 
         Where the data set holds out users (`new-users`), these are evaluated, folded in from their histories.
+
+        everyone: evaluate all users with held-out items, those without history too; see `concf.evaluate`
         """
         cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data.whole or self.data
         self.refuse_learned(on)
@@ -230,7 +232,7 @@ class Run(ABC):
             )
         histories = data.history if data.has_new_users else None
         return {
-            name: evaluate(self.recommender(name, histories), data, on=on, at=cuts, metrics=wanted)
+            name: evaluate(self.recommender(name, histories), data, on=on, at=cuts, metrics=wanted, everyone=everyone)
             for name in self.rows()
         }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 
-from concf.errors import ConfigError
+from concf.errors import ConfigError, DataError
 
 When = str | float | date  # a date, or a time in a log's own unit
 EARLIEST, LATEST = 3e8, 4.5e9  # seconds since 1970 (1979 to 2112): within these bounds the unit is unambiguous
+SECONDS = {"s": 1, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365.25 * 86_400}
+DURATION = re.compile(rf"([0-9]*\.?[0-9]+)\s*([{''.join(SECONDS)}]?)")  # 90d, or a number in the log's own unit
 TICKS = (1, 10**3, 10**6, 10**9)  # per second: of seconds, milli-, micro- and nanoseconds
 
 
@@ -34,6 +37,16 @@ def in_unit_of(newest: float, when: When, asked: str) -> float:
             f"{asked}: expected a date such as 2024-01-31, or a time like the log's newest, {newest:.15g}"
         )
     return number
+
+
+def ticks_in(duration: str, near: float, asked: str) -> float:
+    """Convert a duration such as 28d to the unit of a log's times. near: one of them; asked: for messages"""
+    found, unit = DURATION.fullmatch(duration.strip()), ticks_of(near)
+    if found is None:
+        raise ConfigError(f"{asked}: expected a duration such as 90d, 12h, 8w or 1.5y")
+    if found[2] and unit is None:
+        raise DataError(f"{asked}: times like {near:g} are not since 1970. Give a number in their own unit")
+    return float(found[1]) * (SECONDS[found[2]] * (unit or 1) if found[2] else 1)
 
 
 def _number(when: When) -> float | None:
