@@ -76,7 +76,7 @@ concf.BASELINES["graph-filter"] = concf.Candidate(GraphFilter, GRID, vote=Vote(G
 
 # %%
 data = concf.prepare("demo", protocol="random")
-compared = concf.compare(data, ["popularity", "ease", "graph-filter"], seeds=1, at=20)
+compared = concf.compare(data, ["popularity", "ease", "graph-filter"], seeds=1, metrics=["recall@20", "ndcg@20"])
 for entrant in compared.entrants:
     print(f"{entrant.name:<13} test recall@20 {entrant.tests[0]['recall@20']:.4f}  {entrant.settings}")
 

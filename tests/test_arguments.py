@@ -70,9 +70,10 @@ def test_a_length_that_is_none_is_refused_everywhere(
         with pytest.raises(ConfigError, match=r"^k = .*: expected an integer"):
             ask()
     for at in (k, [5, k], []):
-        for measure in (model.run.evaluate, lambda at: library.compare(data, POPULAR, at=at, seeds=1)):
-            with pytest.raises(ConfigError, match=r"^at = .*: expected"):
-                measure(at=at)
+        with pytest.raises(ConfigError, match=r"^at = .*: expected"):
+            model.run.evaluate(at=at)
+    with pytest.raises(ConfigError, match="expected such as recall@50"):
+        library.compare(data, POPULAR, metrics=[f"recall@{k}"], seeds=1)
     with pytest.raises(ConfigError, match=r"^seeds = .*: expected an integer"):
         library.compare(data, POPULAR, seeds=k)
     assert not list(tmp_path.iterdir())

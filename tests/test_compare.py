@@ -129,8 +129,9 @@ def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> Non
 
 def test_nonsense_is_refused(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, dict[str, Any]]] = [
-        (["magic"], {}), ([], {}), (MODELS, {"metrics": ("magic",)}), (MODELS, {"metrics": ("gini", "recall")}),
-        (MODELS, {"tune_on": "recall@7"}), (MODELS, {"engine": "spark"}),
+        (["magic"], {}), ([], {}), (MODELS, {"metrics": ("magic",)}), (MODELS, {"metrics": ("gini@5", "recall@5")}),
+        (MODELS, {"metrics": ["recall"]}), (MODELS, {"metrics": []}), (MODELS, {"engine": "processes:0"}),
+        (MODELS, {"engine": "spark"}),
     ]  # fmt: skip
     for models, words in asked:
         with pytest.raises(ConfigError):

@@ -46,7 +46,7 @@ def test_the_best_points_of_baseline_preset_and_objective_are_tested(
         "reference": {"model.dimensions": [4, 16], "consensus.weight": [0.005, 0.1]} | QUICK,
         "concf:bpr": {"model": {"dimensions": [4, 16]}} | QUICK,
     }
-    result = compare(data, grid=grid, seeds=1, at=20)
+    result = compare(data, grid=grid, seeds=1, metrics=["recall@20"])
     found = {each["model"]: each for each in result.as_dict()["models"]}
     assert found.keys() == {"ease", "concf:reference consensus", "concf:reference head", "concf:bpr"}
     best = {

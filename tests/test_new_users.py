@@ -184,7 +184,7 @@ def test_algorithm_1_is_evaluated_on_histories_too() -> None:
 
 def test_a_comparison_tunes_on_the_validation_users_and_tests_on_the_others() -> None:
     data = split()
-    result = compare(data, ["popularity", "ease"], seeds=1, at=5)
+    result = compare(data, ["popularity", "ease"], seeds=1, metrics=["recall@5", "ndcg@5"])
     ease = next(each for each in result.entrants if each.name == "ease")
     assert not any(each.refitted for each in result.entrants)
     train_rows = data.train[np.diff(data.train.indptr) > 0].toarray()

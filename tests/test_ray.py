@@ -172,7 +172,7 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(
 def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
     data, models = Split.load(small_data(tmp_path / "data")), {"popular": Candidate(Popularity)}
     alone = compare(data, models, seeds=2).entrants[0]
-    entrant = compare(data, models, seeds=2, engine="ray", workers=1).entrants[0]
+    entrant = compare(data, models, seeds=2, engine="ray:1").entrants[0]
     assert (entrant.settings, entrant.validation, entrant.tests) == (alone.settings, alone.validation, alone.tests)
 
 

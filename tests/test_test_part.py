@@ -137,7 +137,7 @@ def test_the_history_of_another_validation_part_is_another() -> None:
 
 
 def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
-    fit = Fit({}, "recall@5", (5,), ("recall",), keep_users=False, refit=True)
+    fit = Fit({}, ("recall@5",), keep_users=False, refit=True)
     model, means = ItemKNN(neighbours=7), []
     for split in (data(), *others().values()):
         fresh = dataclasses.replace(split)

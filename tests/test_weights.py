@@ -314,7 +314,7 @@ def test_a_rating_may_be_the_weight(log: Path) -> None:
 
 def test_a_comparison_weighs_every_model(tmp_path: Path) -> None:
     data = prepare(WEIGHED, protocol="random")
-    options: dict[str, Any] = {"seeds": 1, "at": (5,), "log": tmp_path / "cells.jsonl"}
+    options: dict[str, Any] = {"seeds": 1, "metrics": ["recall@5", "ndcg@5"], "log": tmp_path / "cells.jsonl"}
     models = ("popularity", "ease")
     plain = compare(data, models, **options)
     weighted = compare(data.weighted(Weighting(half_life="20d")), models, **options)

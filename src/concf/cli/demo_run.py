@@ -58,7 +58,7 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
         home.keep(data)
         with one_thread_each():  # operations this small gain nothing from more
             models = {name: model for name, model in SMALL_GRIDS.items() if name != "ials" or find_spec("implicit")}
-            baselines = compare(data, models, seeds=1, at=AT, tune_on=METRIC)
+            baselines = compare(data, models, seeds=1)
             learned = train(data, settings, device="cpu", out=home.path)
             ours = learned.evaluate(at=AT)
             gathered = gather(learned, home.description(), name=out.resolve().name)

@@ -85,9 +85,7 @@ def compare(
     models: Annotated[str | None, typer.Option(help="Names, separated by commas: popularity, itemknn, userknn, ease, rp3beta, puresvd, ials, als, bpr; concf:strong or another preset; concf:cml or another objective, trained alone.", show_default="popularity,itemknn,ease,rp3beta; with --grid, those that it names")] = None,
     grid: Annotated[Path | None, typer.Option(help="A TOML file with the settings to search, for a baseline, a preset or an objective: `[reference]`, `\"consensus.weight\" = [0.005, 0.01]`.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of splits: the seed of the data set and the next ones.")] = 5,
-    at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
-    metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
-    tune_on: Annotated[str | None, typer.Option(help="Validation metric that chooses the settings.", show_default="the first metric at the greatest length")] = None,
+    metrics: Annotated[str, typer.Option(help="Metrics and lengths of lists; by the first, on validation, settings are chosen: recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall@50,ndcg@50,recall@20,ndcg@20",
     refit: Annotated[bool, typer.Option(help="Before the test, fit baselines with the chosen settings on training and validation pairs.")] = True,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none")] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
@@ -116,8 +114,8 @@ def compare(
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life)).weights),
         names(models if models is not None else DEFAULT_MODELS if grid is None else ""), grid=grid, seeds=seeds,
-        at=lengths(at), metrics=names(metrics), tune_on=tune_on, refit=refit,
-        log=log, engine=engine, workers=workers,
+        metrics=names(metrics), refit=refit, log=log,
+        engine=engine if workers is None else f"{engine}:{workers}",
     )  # fmt: skip
     table = comparison_rows(result)
     if markdown is not None:

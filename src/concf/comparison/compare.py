@@ -18,12 +18,14 @@ from concf.comparison.models import Model, named_models
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.evaluation.evaluate import known_metrics
+from concf.evaluation.evaluate import at_lengths
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import holm, paired_t
-from concf.runtime.arguments import check_count, check_cutoffs
+from concf.runtime.arguments import check_count
 from concf.runtime.settings import read_toml
 from concf.runtime.text_tables import settings_line, short
+
+METRICS = ("recall@50", "ndcg@50", "recall@20", "ndcg@20")
 
 
 @dataclass
@@ -121,13 +123,10 @@ def compare(
     *,
     grid: Grid | str | Path | None = None,
     seeds: int = 5,
-    at: Sequence[int] | int = (20, 50),
-    metrics: Sequence[str] = ("recall", "ndcg"),
-    tune_on: str | None = None,
+    metrics: Sequence[str] = METRICS,
     refit: bool = True,
     log: str | Path | None = None,
     engine: str | None = None,
-    workers: int | None = None,
 ) -> Comparison:
     """Tune every model on the first split's validation part, and test the chosen settings on every split.
 
@@ -137,26 +136,24 @@ def compare(
     grid:   settings to search in place of a model's own grid, or a TOML file of them: {"ease": {"regularisation":
             [100, 300]}, "reference": {"consensus.weight": [0.005, 0.01]}}. All points are measured; models that only
             the grid names take part, too
-    tune_on: validation metric that chooses the settings; None: the first metric at the greatest length
+    metrics: such as recall@50; by the first, on validation, settings are chosen and models are ordered
     refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
             the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
             protocol `new-users` nothing is ever fitted on the users that validate or test; baselines are folded in
     log:    JSON lines of the measurements; those that it holds are not repeated
-    engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
-            after the other. workers: how many; None: one for each core
+    engine: processes or ray (see `executors`): several workers measure, with the same result: one for each core, or
+            with `processes:4` four; None: this process, one after the other
     """
-    seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
+    seeds, names = check_count("seeds", seeds), at_lengths(metrics)
     searched = read_toml(Path(grid)) if isinstance(grid, str | Path) else grid or {}
     if isinstance(models, Mapping):
         candidates = dict(models)
     else:
         candidates = {} if searched and not models else named_models(list(models))
     candidates = with_grid(candidates, searched)
-    names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
-    accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
-    tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
-    if tune_on not in accurate or not candidates:
-        raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; choose from {', '.join(accurate)}")
+    tune_on = names[0]
+    if tune_on.partition("@")[0] not in ACCURACY or not candidates:
+        raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; begin with one of {', '.join(ACCURACY)}")
     if data.candidates("test") is not None:
         raise ConfigError(
             "a data set that was split by 'new-items' tests items without interactions, which these models cannot "
@@ -173,11 +170,12 @@ def compare(
     data.note_if_few()
     refit = refit and not data.has_new_users
     by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
-    fit = Fit(by_seed, tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
-    measurements = Measurements(fit, ResultsLog(Path(log) if log else None), engine, workers)
+    fit = Fit(by_seed, tuple(names), keep_users=seeds == 1, refit=refit)
+    measurements = Measurements(fit, ResultsLog(Path(log) if log else None), engine)
     entrants = _entrants(candidates, measurements)
     return Comparison(
-        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(by_seed),
+        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)),
+        sorted(names, key=lambda name: int(name.partition("@")[2])), tune_on, list(by_seed),
         [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
         [len(split.evaluated) for split in splits],
     )  # fmt: skip

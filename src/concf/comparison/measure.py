@@ -16,6 +16,7 @@ from concf.data.split import Split
 from concf.data.weights import UNWEIGHTED
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
+from concf.runtime.arguments import check_count
 from concf.runtime.executors import RUNS_PER_GPU, execute
 from concf.runtime.progress import working
 
@@ -25,18 +26,31 @@ Task = tuple[str, Model, int, str]  # name of the model, settings, seed of the s
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit once, and measure every model that the fit yields: validation by one metric, test by all.
+    """Fit once, and measure every model that the fit yields: validation by the first metric, test by all.
 
-    splits: by seed; keep_users: keep per-user metrics
+    splits: by seed; names: metrics such as recall@50; keep_users: keep per-user metrics
     refit:  test baselines as fitted on training and validation pairs
     """
 
     splits: dict[int, Split]
-    tune_on: str
-    at: tuple[int, ...]
-    metrics: tuple[str, ...]
+    names: tuple[str, ...]
     keep_users: bool
     refit: bool
+
+    @property
+    def tune_on(self) -> str:
+        """Validation metric that chooses the settings."""
+        return self.names[0]
+
+    @property
+    def at(self) -> list[int]:
+        """Lengths of the lists."""
+        return sorted({int(name.partition("@")[2]) for name in self.names})
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metrics without their lengths."""
+        return list(dict.fromkeys(name.partition("@")[0] for name in self.names))
 
     def __call__(self, job: Sequence[Task]) -> list[Cell]:
         """Return a cell for each task."""
@@ -86,10 +100,12 @@ class Fit:
 
 
 class Measurements:
-    """Cells of a comparison. engine, workers: where the cells are measured that the log lacks, see `executors`."""
+    """Cells of a comparison. engine: where the cells are measured that the log lacks, such as processes:4."""
 
-    def __init__(self, fit: Fit, log: ResultsLog, engine: str | None, workers: int | None) -> None:
-        self.fit, self.log, self.engine, self.workers = fit, log, engine, workers
+    def __init__(self, fit: Fit, log: ResultsLog, engine: str | None) -> None:
+        self.fit, self.log = fit, log
+        self.engine, _, workers = (engine or "").partition(":")
+        self.workers = check_count("workers", int(workers) if workers.isdecimal() else workers) if workers else None
 
     def measure(self, tasks: Iterable[Task]) -> None:
         """Measure the cells that the log lacks and add them; one worker measures all models of one fit."""
@@ -103,7 +119,7 @@ class Measurements:
                 fits.setdefault((seed, run, self.fit.refits(settings, on)), []).append(task)
         jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
         gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0
-        executed = execute(self.fit, jobs, self.engine, self.workers, gpus)
+        executed = execute(self.fit, jobs, self.engine or None, self.workers, gpus)
         with working("measuring", len(jobs)) as advance, closing(executed):
             for job, future in executed:
                 for task, cell in zip(job, future.result(), strict=True):
@@ -133,4 +149,4 @@ class Measurements:
         if on == "valid":
             return key | {"without": "train"}  # the part whose items are left out of the lists
         fitted_on = {"fitted_on": "train and valid"} if self.fit.refits(settings, on) else {}
-        return key | fitted_on | {"at": list(self.fit.at), "metrics": list(self.fit.metrics), "seed": seed}
+        return key | fitted_on | {"at": self.fit.at, "metrics": self.fit.metrics, "seed": seed}

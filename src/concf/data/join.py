@@ -28,7 +28,7 @@ class Joined(NamedTuple):
     """Data set of an update.
 
     users, items: [n] the position that each had before, -1: it is new
-    fresh:        [pairs] whether a pair is new; a forgotten pair that comes again is not, since it was learned
+    fresh:        [pairs] whether the run has not learned from a pair: it is new, or was a test pair
     """
 
     split: Split
@@ -78,11 +78,12 @@ def join(
     before = origin(np.where(fresh, TRAIN, old.parts[row]).astype(np.uint8))
     was_learned = ~fresh & np.isin(before, [PARTS[part] for part in learned])
     parts = recipe.protocol.extend(interactions, Known(before, fresh, was_learned), recipe.seed)
-    if kept.all() and not np.isin(origin(parts[fresh]), [PARTS[part] for part in learned]).any():
+    learns = np.isin(origin(parts), [PARTS[part] for part in learned]) & ~was_learned
+    if kept.all() and not learns.any():
         raise DataError(f"{name}: every new pair is a test pair. To learn them all, set {option('final', True)}")
     entry = source_of_new | {"pairs": int(fresh.sum()), "dropped": int((~kept).sum()), "before": old.hash}
     recipe = recipe.model_copy(update={"source": recipe.source | {UPDATES: [*recipe.source.get(UPDATES, []), entry]}})
-    return Joined(Split(interactions, parts, recipe, weights=old.weights), users, items, fresh)
+    return Joined(Split(interactions, parts, recipe, weights=old.weights), users, items, ~was_learned)
 
 
 def _reading(recipe: SplitRecipe, options: ReadingOptions) -> Reading:

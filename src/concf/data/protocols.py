@@ -219,10 +219,9 @@ class TimeCut(_ByTime):
     def cuts(self, time: NDArray[Any]) -> tuple[float, float]:
         """Start of the validation and of the test part, in the unit of the times [n]."""
         newest, valid = float(time.max()), self.test if self.valid is None else self.valid
-        test_from = self._start("test_from", newest)
-        if test_from is None:
-            test_from = _cut(time, self.test) if isinstance(self.test, float) else _last(self.test, newest)
-        valid_from = self._start("valid_from", newest)
+        test_from = self._given("test_from", newest)
+        test_from = self.start(time) if test_from is None else test_from
+        valid_from = self._given("valid_from", newest)
         if valid_from is None and isinstance(valid, float):
             by_share = self.test_from is None and isinstance(self.test, float)
             tested = float(self.test) if by_share else float(np.mean(time >= test_from))
@@ -236,7 +235,18 @@ class TimeCut(_ByTime):
             )
         return valid_from, test_from
 
-    def _start(self, name: str, newest: float) -> float | None:
+    def start(self, time: NDArray[Any], windows: int = 1) -> float:
+        """Start of the last window, or the last windows, of the length `test` in a log with times [n].
+
+        Exactly 28d before the newest is earlier than the last 28d, so that 28 whole days are 28.
+        """
+        if isinstance(self.test, float):
+            return _cut(time, windows * self.test)
+        newest = float(time.max())
+        duration = windows * ticks_in(self.test, newest, option("test", self.test))
+        return float(np.nextafter(newest - duration, np.inf))
+
+    def _given(self, name: str, newest: float) -> float | None:
         """A given start of a part, in the unit of the log's newest time."""
         given = getattr(self, name)
         start = None if given is None else in_unit_of(newest, given, option(name, given))
@@ -372,8 +382,3 @@ def _cut(time: NDArray[np.float64], share: float) -> float:
     if share >= 1:
         raise DataError(f"a validation and test part of {share:g} together leave nothing to train on")
     return float(np.quantile(time, 1 - share, method="higher"))
-
-
-def _last(duration: str, newest: float) -> float:
-    """Return the start of the last 28d or so; exactly as long ago is earlier, so that 28 whole days are 28."""
-    return float(np.nextafter(newest - ticks_in(duration, newest, option("test", duration)), np.inf))

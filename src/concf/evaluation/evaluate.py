@@ -157,6 +157,18 @@ def score_lists(
     return Evaluation(users, lists, per_user, overall, activity)
 
 
+def at_lengths(metrics: Iterable[str]) -> list[str]:
+    """Check the names of metrics with their lengths, such as recall@50."""
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    for name in names:
+        metric, _, n = name.partition("@")
+        if metric not in ALL_METRICS or not n.isdecimal() or not int(n):
+            raise ConfigError(f"unknown metric {name!r}; expected such as recall@50, of {', '.join(ALL_METRICS)}")
+    if not names:
+        raise ConfigError("no metric was named; expected such as recall@50")
+    return names
+
+
 def known_metrics(metrics: Iterable[str]) -> list[str]:
     """Check the names of metrics, of which there must be at least one."""
     names = [metrics] if isinstance(metrics, str) else list(metrics)

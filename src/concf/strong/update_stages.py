@@ -53,7 +53,7 @@ class UpdateSettings(Settings):
 class Update(Recipe):
     """Stages of an update, and what they start from.
 
-    known: ([users], [items]) whether each was in the old log; fresh: [pairs] whether a pair is new
+    known: ([users], [items]) whether each was in the old log; fresh: [pairs] whether the old run has not learned from it
     """
 
     def __init__(self, run: StrongRun, settings: UpdateSettings) -> None:

@@ -1,0 +1,234 @@
+"""Evaluation at rolling cuts: fit models to what lies before a cut, test them on the next window, and move on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from concf.baselines import als
+from concf.comparison.compare import compare
+from concf.comparison.measure import Fit
+from concf.comparison.models import PREFIX, Trained, named_models
+from concf.consensus.consensus import CONSENSUS
+from concf.data.interactions import Interactions
+from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, read_log, reading_of
+from concf.data.protocols import TimeCut
+from concf.data.reading.times import moment
+from concf.data.split import Split, SplitRecipe
+from concf.errors import ConfigError, DataError, MissingExtraError, option
+from concf.evaluation.evaluate import at_lengths
+from concf.models import train
+from concf.runtime.arguments import check_count
+from concf.runtime.text_tables import short
+from concf.strong.run import StrongRun
+from concf.strong.update import update as update_run
+
+METRICS = ("ndcg@10", "hit@10", "recall@50")
+UPDATED = " updated"  # ends the names of models that were updated, not trained again
+SWEEPS = {"baseline": 8.0, "fast": 150.0, "default": 600.0, "thorough": 2000.0}  # cost of a fit, in sweeps of ALS
+
+
+@dataclass
+class Rolling:
+    """Test metrics of models at several cuts.
+
+    windows: of each cut: from, to (dates, if times are since 1970) and what `Split.held_out` counts of its test part
+    models:  name -> at each cut: warm (metric -> mean), everyone (metric -> mean), seconds
+    """
+
+    windows: list[dict[str, Any]]
+    models: dict[str, list[dict[str, Any]]]
+    metrics: list[str]
+
+    def mean(self, name: str, metric: str, users: str = "warm") -> float:
+        """Mean over the cuts. users: warm or everyone"""
+        return float(np.mean([cell[users][metric] for cell in self.models[name]]))
+
+    def std(self, name: str, metric: str, users: str = "warm") -> float:
+        """Sample standard deviation over the cuts; 0 for a single one."""
+        values = [cell[users][metric] for cell in self.models[name]]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that was measured."""
+        return {"windows": self.windows, "models": self.models, "metrics": self.metrics}
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of a table: mean ± standard deviation over the cuts, of warm users and of everyone."""
+        header = ["model", *map(short, self.metrics), *(f"{short(metric)}, everyone" for metric in self.metrics), "s"]
+        rows = []
+        for name, cells in self.models.items():
+            means = [
+                f"{self.mean(name, metric, users):.4f} ± {self.std(name, metric, users):.4f}"
+                for users in ("warm", "everyone") for metric in self.metrics
+            ]  # fmt: skip
+            rows.append([name, *means, f"{np.mean([cell['seconds'] for cell in cells]):.1f}"])
+        return header, rows
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the first metric of every model over the cuts into a .svg, .png or .pdf file."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise MissingExtraError("matplotlib", "report", "a plot") from None
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes, metric = figure.subplots(), self.metrics[0]
+        for name, cells in self.models.items():
+            axes.plot([cell["warm"][metric] for cell in cells], marker="o", label=name)
+        axes.set_xticks(range(len(self.windows)), [f"{each['from']}\nto {each['to']}" for each in self.windows])
+        axes.set_ylabel(f"{short(metric)} of warm users")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+        figure.savefig(Path(path))
+
+
+def evaluate_rolling(
+    source: Any,
+    models: Sequence[str] = (f"{PREFIX}strong",),
+    *,
+    cuts: int = 3,
+    update: bool = False,
+    metrics: Sequence[str] = METRICS,
+    log: str | Path | None = None,
+    **options: Unpack[LogOptions],
+) -> Rolling:
+    """Evaluate models at several cuts of a log; each is tuned on the window before the cut and fitted to all before it.
+
+    source:  a log with times, as for `prepare`
+    models:  as for `compare`
+    cuts:    number of test windows, which end with the log and lie one behind the other
+    update:  models of the preset strong are also trained once, before the first cut, and then updated
+    metrics: by the first, on validation, settings are chosen
+    log:     JSON lines of the measurements; those that it holds are not repeated
+    options: see `LogOptions`; `test` is the length of a window, such as 28d or a share of the pairs (default 0.1)
+    """
+    settings, names = chosen(options), at_lengths(metrics)
+    splits = rolling_splits(source, cuts, settings)
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for split in splits:
+        compared = compare(split, models, seeds=1, metrics=names, log=log)
+        for entrant in compared.entrants:
+            cell = {"warm": entrant.tests[0], "everyone": entrant.everyone[0], "seconds": entrant.fit_seconds[0]}
+            cells.setdefault(entrant.name, []).append(cell)
+    if update:
+        for name, model in named_models(list(models)).items():
+            fitted = next(iter(model.settings()))
+            if isinstance(fitted, Trained) and fitted.refits and fitted.ship == "consensus":
+                cells |= _updated(name.removesuffix(f" {CONSENSUS}"), fitted, splits, names)
+    return Rolling([_window(split) for split in splits], cells, names)
+
+
+def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Split]:
+    """Return the splits of a log at rolling cuts, the earliest first; each ends where the next one's test part begins.
+
+    The validation part of a split is the window before its test part, which is the test part of the split before.
+    """
+    cuts, reading = check_count("cuts", cuts), reading_of(options)
+    strange = options.keys() & {"protocol", "valid", "valid_from", "test_from", "newest", "at_least", "last", "wanted"}
+    if strange:
+        raise ConfigError(
+            f"{option(min(strange))}: rolling cuts are set by {option('cuts')} and {option('test')} alone"
+        )
+    whole, origin = read_log(source, reading, options.get("dislikes"))
+    if whole.timestamp is None:
+        raise DataError(f"{origin['name']}: rolling cuts need times and the log has none. Set {option('timestamp')}")
+    starts = _starts(np.asarray(whole.timestamp, np.float64), cuts + 1, options.get("test", 0.1))
+    own_filter = filter_of({"min_item": 5} | options)
+    filters = () if own_filter is None else (own_filter.model_copy(update={"before_test": True}),)
+    splits = []
+    for valid_from, test_from, end in zip(starts, starts[1:], starts[2:], strict=False):
+        before = whole.timestamp < end
+        recipe = SplitRecipe(
+            source=origin | {"until": end} if end < np.inf else origin, filters=filters,
+            reading=reading.model_dump(exclude_defaults=True),
+            protocol=TimeCut(valid_from=valid_from, test_from=test_from),
+        )  # fmt: skip
+        try:
+            splits.append(filtered_and_split(whole if before.all() else whole.keep(before), recipe))
+        except DataError as error:
+            raise DataError(f"the window from {moment(test_from)} on: {error}") from None
+    return splits
+
+
+def _starts(times: NDArray[np.float64], windows: int, length: float | str) -> list[float]:
+    """[windows + 1] starts of the last windows of a log, and infinity, where the last one ends."""
+    starts = [TimeCut(test=length).start(times, n) for n in range(windows, 0, -1)]
+    if not all(start < later for start, later in pairwise(starts)) or starts[0] <= times.min():
+        raise DataError(
+            f"{windows - 1} test windows of {length} and one to validate on leave nothing of the log to train on. "
+            f"Choose fewer {option('cuts')} or a shorter {option('test')}"
+        )
+    return [*starts, np.inf]
+
+
+def _window(split: Split) -> dict[str, Any]:
+    tested, times = split.held_out()[1], split.interactions.timestamp
+    assert times is not None
+    return tested | {"to": moment(float(times.max()))}
+
+
+def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Train before the first cut, update at every later one, and measure the consensus and the best head."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    measured = Fit({}, tuple(metrics), keep_users=False, refit=True)
+    run: Any = None
+    for split in splits:
+        begin = time.perf_counter()
+        if run is None:
+            run = train(split, model.settings(training={"metric": metrics[0]}), seed=split.recipe.seed)
+        else:
+            run = _next(run, split)
+        seconds = time.perf_counter() - begin
+        for ship, recommender in ((CONSENSUS, CONSENSUS), ("head", run.best_head())):
+            found = measured.measure(run.recommender(recommender), run.data, "test")
+            cell = {"warm": found["mean"], "everyone": found["everyone"], "seconds": seconds}
+            cells.setdefault(f"{name} {ship}{UPDATED}", []).append(cell)
+    return cells
+
+
+def _next(run: StrongRun, split: Split) -> StrongRun:
+    """Update a run by what is new in a later split, whose windows it takes over."""
+    known = run.data.interactions
+    assert split.interactions.timestamp is not None
+    assert known.timestamp is not None
+    fresh = split.interactions.timestamp > known.timestamp.max()
+    recipe = run.data.recipe.model_copy(update={"protocol": split.recipe.protocol})
+    run.data = replace(run.data, recipe=recipe)
+    return update_run(run, _frame(split.interactions, fresh), device=run.device)
+
+
+def _frame(log: Interactions, rows: NDArray[np.bool_]) -> pl.DataFrame:
+    """A frame of the pairs of a mask [n]."""
+    columns = {"user": log.user_ids.values[log.user[rows]], "item": log.item_ids.values[log.item[rows]]}
+    times = np.asarray(log.timestamp)[rows]
+    return pl.DataFrame({name: column.tolist() for name, column in columns.items()} | {"timestamp": times})
+
+
+def cost(splits: Sequence[Split], models: Sequence[str], update: bool = False) -> float:
+    """Estimate the seconds of `evaluate_rolling`, within a factor of two or three.
+
+    A sweep of ALS is timed on the first split; `SWEEPS` has how many of them a fit takes.
+    """
+    first = splits[0].train
+    solver = als.ALS(als.Pairs.observed(first, torch.device("cpu")), first.shape, 64)
+    begin = time.perf_counter()
+    solver.fit(solver.start(0), 0.01, 0.003, 1)
+    sweep, sweeps = time.perf_counter() - begin, 0.0
+    for model in named_models(list(models)).values():
+        fitted = next(iter(model.settings()))
+        if not isinstance(fitted, Trained):
+            sweeps += SWEEPS["baseline"] * (min(sum(1 for _ in model.settings()), 30) + 1)
+        elif fitted.ship == "head":  # of one training with the consensus
+            budget = getattr(fitted.settings(), "budget", "thorough")
+            sweeps += SWEEPS[budget] * (1 + (update and fitted.refits) / 2)
+    pairs = sum(split.known_before("test").sum() for split in splits)
+    return float(sweep * sweeps * pairs / first.nnz)
