@@ -23,6 +23,7 @@ from concf.runtime.provenance import VERSION as __version__
 if TYPE_CHECKING:
     from concf.baselines.table import BASELINES, Candidate
     from concf.comparison.compare import compare
+    from concf.comparison.rolling import evaluate_rolling
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
     from concf.data.reading.read import read
@@ -46,7 +47,7 @@ __all__ = [
     "BASELINES", "OBJECTIVES", "PRESETS", "Candidate", "ConCF", "ConcfError", "ConcfWarning", "ConfigError",
     "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "ReferenceSettings",
     "Simulation", "Split", "StrongSettings", "Weighting", "__version__", "choose_settings", "combine", "compare",
-    "evaluate", "load_run", "prepare", "rank", "read", "train", "update",
+    "evaluate", "evaluate_rolling", "load_run", "prepare", "rank", "read", "train", "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -61,6 +62,7 @@ _MODULES = {
     "evaluation.evaluate": ("evaluate",),
     "evaluation.ranking": ("rank",),
     "comparison.compare": ("compare",),
+    "comparison.rolling": ("evaluate_rolling",),
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
     "baselines.table": ("BASELINES", "Candidate"),

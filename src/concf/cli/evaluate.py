@@ -9,20 +9,31 @@ from typing import Annotated, Any, Literal
 import typer
 
 from concf.cli.output import Engine, Json, check_workers, lengths, names, print_heads, print_table, title_of
-from concf.cli.reading import weighting
+from concf.cli.reading import OPTIONS, SPLITTING, reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError
 
 DEFAULT_MODELS = "popularity,itemknn,ease,rp3beta"
 
 
+ROLLING = [name for name in OPTIONS if name not in SPLITTING or name == "test"]
+
+
+@reads_a_log(ROLLING)
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
+    log: dict[str, Any],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`); with --cuts, a log.")],
+    *,
     data: Annotated[Path | None, typer.Option(help="The data set that it was trained on, if it has moved.")] = None,
     on: Annotated[Literal["test", "valid"], typer.Option(help="The part that is held out.")] = "test",
-    at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
-    metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
+    at: Annotated[str | None, typer.Option(help="Lengths of the lists.", show_default="20,50")] = None,
+    metrics: Annotated[str | None, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity; with --cuts such as recall@50, the first to choose settings by.", show_default="recall,ndcg; with --cuts, ndcg@10,hit@10,recall@50")] = None,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes, by which new and rare items are ranked.")] = None,
     catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
+    cuts: Annotated[int | None, typer.Option(min=1, help="Train models on LOG before so many cuts, and test each on the window of --test (28d, or a share) after it.", show_default=False)] = None,
+    models: Annotated[str | None, typer.Option(help="With --cuts: as for `concf compare`.", show_default="concf:strong")] = None,
+    update: Annotated[bool, typer.Option("--update", help="With --cuts: train concf:strong also once, and then update it.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="With --cuts: draw the first metric over time into this .svg, .png or .pdf file.")] = None,
+    results: Annotated[Path | None, typer.Option(help="With --cuts: JSON lines of measurements, of which none is repeated.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Rank the whole catalogue by every head and consensus of a run, each at the epoch of its best validation.
@@ -30,28 +41,39 @@ def evaluate(
     `concf evaluate runs/first --at 20,50 --metrics recall,ndcg,coverage`
 
     `concf evaluate runs/new --catalogue items.csv` for a data set that was split by `new-items`
+
+    `concf evaluate log.csv --cuts 3 --test 28d` trains and tests at rolling cuts of a log
     """
+    if cuts is not None:
+        if at is not None or catalogue is not None or data is not None:
+            raise ConfigError("--at, --data and --catalogue are for a run. With --cuts: --metrics recall@50")
+        wanted, entrants = names(metrics or ""), names(models or "concf:strong")
+        return _evaluate_rolling(str(folder), cuts, entrants, update, wanted, plot, results, as_json, log)
+    alone = {"--models": models, "--plot": plot, "--results": results, "--update": update or None}
+    if any(value is not None for value in alone.values()):
+        raise ConfigError(f"{', '.join(name for name, value in alone.items() if value)}: for rolling cuts. Set --cuts")
+    refuse_options(log, "for a log at rolling cuts. Set --cuts, or leave it out")
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
     from concf.models import load_run
     from concf.runtime.text_tables import short
 
-    cuts, wanted = lengths(at), names(metrics)
+    cutoffs, wanted = lengths(at or "20,50"), names(metrics or "recall,ndcg")
     run = load_run(folder, data)
     shown = run.settings.consensus.shown
-    if run.settings.several and max(cuts) > shown:
+    if run.settings.several and max(cutoffs) > shown:
         typer.echo(
             f"note: the consensus lists have {shown} items (consensus.shown); longer ones are cut there", err=True
         )
     evaluations = (
-        run.evaluate(on=on, at=cuts, metrics=wanted)
+        run.evaluate(on=on, at=cutoffs, metrics=wanted)
         if catalogue is None
-        else evaluate_new(Ranker(run, items=Catalogue(catalogue, catalogue_item)), on=on, at=cuts, metrics=wanted)
+        else evaluate_new(Ranker(run, items=Catalogue(catalogue, catalogue_item)), on=on, at=cutoffs, metrics=wanted)
     )
     report = run.summary() | {"folder": str(folder), "on": on}
     everyone = {}
     if run.data.recipe.protocol.time_cut == "all" and catalogue is None:
-        everyone = run.evaluate(on=on, at=cuts, metrics=wanted, everyone=True)
+        everyone = run.evaluate(on=on, at=cutoffs, metrics=wanted, everyone=True)
     report["recommenders"] = [
         each | {"means": evaluations[each["name"]].means()}
         | ({"everyone": everyone[each["name"]].means()} if everyone else {})
@@ -78,6 +100,27 @@ def evaluate(
         f"Means over {len(run.data.users(on)):,} users, {chosen} validation (of {report['validated_users']:,} users). "
         f"Split hash {run.data.hash[:16]}."
     )
+
+
+def _evaluate_rolling(
+    source: str, cuts: int, models: list[str], update: bool, metrics: list[str], plot: Path | None,
+    results: Path | None, as_json: bool, log: dict[str, Any],
+) -> None:  # fmt: skip
+    """Evaluate models at rolling cuts of a log."""
+    from concf.comparison.rolling import METRICS, evaluate_rolling
+
+    found = evaluate_rolling(source, models, cuts=cuts, update=update, metrics=metrics or METRICS, log=results, **log)
+    if plot is not None:
+        found.plot(plot)
+    if as_json:
+        typer.echo(json.dumps(found.as_dict()))
+        return
+    windows = ["from", "to", "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items"]
+    table = [
+        [f"{each[name]:,}" if isinstance(each[name], int) else each[name] for name in windows] for each in found.windows
+    ]
+    print_table([name.replace("_", " ") for name in windows], table, title=f"{source}: test windows")
+    print_table(*found.rows(), title="Mean ± standard deviation over the windows, of warm users and of everyone")
 
 
 def compare(

@@ -15,7 +15,7 @@ from concf.baselines.table import BASELINES, Candidate
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
-from concf.evaluation.validation import fitting_metric
+from concf.evaluation.validation import AUTO, USUAL, fitting_metric
 from concf.runtime.settings import flat
 
 Grid = Mapping[str, Mapping[str, Any]]  # model -> setting -> values to try
@@ -72,7 +72,8 @@ def check_metric(candidates: Mapping[str, Candidate], data: Split, tune_on: str)
     """Check that presets with a grid validate by `tune_on`: one that refits has no other validation metric."""
     for name, model in candidates.items():
         for settings in model.settings() if model.every_point and model.make is Trained else ():
-            own = fitting_metric(settings.settings().training.metric, data)  # type: ignore[attr-defined]
+            own = settings.settings().training.metric  # type: ignore[attr-defined]
+            own = tune_on if own == AUTO and tune_on != USUAL else fitting_metric(own, data)
             if settings.refits and own != tune_on and not data.has_new_users:  # type: ignore[attr-defined]
                 raise ConfigError(
                     f"grid: {name} validates by {own} and the comparison by {tune_on}. "

@@ -57,7 +57,7 @@ class Fit:
         _, settings, seed, on = job[0]
         split, begin = self.splits[seed], time.perf_counter()
         if isinstance(settings, Trained):
-            fitted = settings.train(split, self.refit)
+            fitted = settings.train(split, self.refit, self.tune_on)
         elif split.has_new_users:
             if not hasattr(settings, "fold_in"):
                 raise ConfigError(

@@ -13,6 +13,7 @@ from concf.baselines.table import BASELINES, Baseline, Candidate, candidate
 from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError
+from concf.evaluation.validation import AUTO, USUAL
 from concf.models import DEFAULT_OF_ONE, PRESETS, choose_settings
 from concf.reference.objectives import OBJECTIVES
 from concf.runs.settings import RunSettings
@@ -44,8 +45,8 @@ class Trained(Settings):
         """Whether the run refits itself, after it has measured its validation metric."""
         return self.settings().kind == "strong"
 
-    def train(self, split: Split, refit: bool) -> Any:
-        """Train on a split, with early stopping on its validation part.
+    def train(self, split: Split, refit: bool, metric: str) -> Any:
+        """Train on a split, with everything chosen on its validation part, by a metric unless the settings name one.
 
         For tests on new users, a refit uses all pairs of the training users, as a baseline's fit does.
         """
@@ -54,6 +55,8 @@ class Trained(Settings):
         changes: dict[str, Any] = {"weights": split.weights.model_dump()}
         if self.refits:
             changes["refit"] = "validation" if refit or split.has_new_users else "none"
+        if self.settings().training.metric == AUTO and metric != USUAL:  # which small logs replace
+            changes["training"] = {"metric": metric}
         return train(split, self.settings(**changes), seed=split.recipe.seed)
 
     def recommender(self, run: Any, split: Split) -> Any:

@@ -24,9 +24,8 @@ from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
 from concf.data.split import Split, SplitRecipe
-from concf.errors import ConfigError, DataError, MissingExtraError, option
+from concf.errors import ConfigError, DataError, MissingExtraError, note, option
 from concf.evaluation.evaluate import at_lengths
-from concf.models import train
 from concf.runtime.arguments import check_count
 from concf.runtime.text_tables import short
 from concf.strong.run import StrongRun
@@ -113,6 +112,12 @@ def evaluate_rolling(
     """
     settings, names = chosen(options), at_lengths(metrics)
     splits = rolling_splits(source, cuts, settings)
+    minutes = cost(splits, models, update) / 60
+    note(
+        f"{cuts} cuts: about {minutes:.0f} minutes here, or half or twice of that"
+        if minutes > 2
+        else f"{cuts} cuts: a minute or two"
+    )
     cells: dict[str, list[dict[str, Any]]] = {}
     for split in splits:
         compared = compare(split, models, seeds=1, metrics=names, log=log)
@@ -184,7 +189,7 @@ def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str])
     for split in splits:
         begin = time.perf_counter()
         if run is None:
-            run = train(split, model.settings(training={"metric": metrics[0]}), seed=split.recipe.seed)
+            run = model.train(split, True, metrics[0])
         else:
             run = _next(run, split)
         seconds = time.perf_counter() - begin

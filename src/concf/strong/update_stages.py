@@ -53,7 +53,7 @@ class UpdateSettings(Settings):
 class Update(Recipe):
     """Stages of an update, and what they start from.
 
-    known: ([users], [items]) whether each was in the old log; fresh: [pairs] whether the old run has not learned from it
+    known: ([users], [items]) whether each was in the old log; fresh: [pairs] which it has not learned
     """
 
     def __init__(self, run: StrongRun, settings: UpdateSettings) -> None:
