@@ -188,10 +188,7 @@ def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str])
     run: Any = None
     for split in splits:
         begin = time.perf_counter()
-        if run is None:
-            run = model.train(split, True, metrics[0])
-        else:
-            run = _next(run, split)
+        run = model.train(split, True, metrics[0]) if run is None else _next(run, split)
         seconds = time.perf_counter() - begin
         for ship, recommender in ((CONSENSUS, CONSENSUS), ("head", run.best_head())):
             found = measured.measure(run.recommender(recommender), run.data, "test")
