@@ -19,8 +19,9 @@ from concf.comparison.compare import compare
 from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.consensus.consensus import CONSENSUS
+from concf.data.catalogue import CATALOGUE
 from concf.data.interactions import Interactions
-from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, read_log, reading_of
+from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_log, reading_of
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
 from concf.data.split import Split, SplitRecipe
@@ -146,19 +147,21 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
     whole, origin = read_log(source, reading, options.get("dislikes"))
     if whole.timestamp is None:
         raise DataError(f"{origin['name']}: rolling cuts need times and the log has none. Set {option('timestamp')}")
-    starts = _starts(np.asarray(whole.timestamp, np.float64), cuts + 1, options.get("test", 0.1))
-    own_filter = filter_of({"min_item": 5} | options)
-    filters = () if own_filter is None else (own_filter.model_copy(update={"before_test": True}),)
-    splits = []
+    own_filter = filter_of(options if isinstance(source, str) and source in CATALOGUE else {"min_item": 5} | options)
+    filters, applied = filters_of(source, own_filter, TimeCut()), 0
+    for step in filters:
+        if not step.before_test:  # that of a catalogue's papers, which counts the whole log
+            whole, applied = step.apply(whole), applied + 1
+    times, splits = np.asarray(whole.timestamp, np.float64), []
+    starts = _starts(times, cuts + 1, options.get("test", 0.1))
     for valid_from, test_from, end in zip(starts, starts[1:], starts[2:], strict=False):
-        before = whole.timestamp < end
+        before, until = times < end, {"until": end} if end < np.inf else {}
         recipe = SplitRecipe(
-            source=origin | {"until": end} if end < np.inf else origin, filters=filters,
-            reading=reading.model_dump(exclude_defaults=True),
+            source=origin | until, reading=reading.model_dump(exclude_defaults=True), filters=filters,
             protocol=TimeCut(valid_from=valid_from, test_from=test_from),
         )  # fmt: skip
         try:
-            splits.append(filtered_and_split(whole if before.all() else whole.keep(before), recipe))
+            splits.append(filtered_and_split(whole if before.all() else whole.keep(before), recipe, applied))
         except DataError as error:
             raise DataError(f"the window from {moment(test_from)} on: {error}") from None
     return splits

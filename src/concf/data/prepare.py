@@ -191,13 +191,13 @@ def divided_again(source: Any, recipe: SplitRecipe) -> Split:
     return filtered_and_split(interactions, recipe.model_copy(update={"source": origin}))
 
 
-def filtered_and_split(log: Interactions, recipe: SplitRecipe) -> Split:
-    """Apply the filters of a recipe to a log, and split it.
+def filtered_and_split(log: Interactions, recipe: SplitRecipe, applied: int = 0) -> Split:
+    """Apply the filters of a recipe to a log, but for the first that were `applied` already, and split it.
 
     A filter that counts what lies before the test part leaves that part as the unfiltered log has it.
     """
     parts = None
-    for step in recipe.filters:
+    for step in recipe.filters[applied:]:
         parts = recipe.protocol.assign(log, recipe.seed) if step.before_test else None
         remaining = step.remaining(log, None if parts is None else parts == TEST)
         if not remaining.all():
@@ -213,13 +213,9 @@ def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
     protocols = None if name == AUTO else [protocol_of(name, options)]
     log, origin = read_log(source, reading, options.get("dislikes"))
     protocols = protocols or _protocols(log, options, reading.ordered)
+    changed = reading.model_dump(exclude_defaults=True)
     for protocol in protocols:
-        published = own_filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE
-        first = CATALOGUE[source].start(protocol.name) if published else own_filter
-        if first is not None and protocol.time_cut == "all" and not published:
-            first = first.model_copy(update={"before_test": True})
-        filters = tuple(step for step in (first, protocol.filter()) if step is not None)
-        changed = reading.model_dump(exclude_defaults=True)
+        filters = filters_of(source, own_filter, protocol)
         recipe = SplitRecipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
         last = protocol is protocols[-1]
         try:
@@ -232,9 +228,26 @@ def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
             break
     if name == AUTO:
         _note_choice(log, split)
-    if not published:
+    if own_filter is not None or not _is_of_catalogue(source):
         _note_loss(log, split)
     return split
+
+
+def filters_of(source: Any, own: Filter | None, protocol: Protocol) -> tuple[Filter, ...]:
+    """Return the filters of a log: one's own, else for a catalogue name that of its papers; then the protocol's.
+
+    By time, one's own filter counts only what lies before the test part.
+    """
+    first = own
+    if own is None and _is_of_catalogue(source):
+        first = CATALOGUE[source].start(protocol.name)
+    elif own is not None and protocol.time_cut == "all":
+        first = own.model_copy(update={"before_test": True})
+    return tuple(step for step in (first, protocol.filter()) if step is not None)
+
+
+def _is_of_catalogue(source: Any) -> bool:
+    return _is_name(source) and source in CATALOGUE
 
 
 def _note_loss(log: Interactions, split: Split) -> None:
