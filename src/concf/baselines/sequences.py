@@ -79,8 +79,8 @@ class SLIST(Settings):
     alpha: float = Field(0.5, gt=0, le=1)
     distance: float = Field(1.0, gt=0)  # in sets
     span: float | None = Field(None, gt=0)  # in spans of the log; None: rows do not age
-    memory: float | None = Field(3.0, gt=0)  # in sets; None: x is 0 or 1
-    regularisation: float = Field(150.0, gt=0)
+    memory: float | None = Field(20.0, gt=0)  # in sets; None: x is 0 or 1
+    regularisation: float = Field(100.0, gt=0)
 
     def fit(
         self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array,  # noqa: ARG002
@@ -127,12 +127,10 @@ class SLIST(Settings):
             j = torch.repeat_interleave(torch.arange(begin, end, device=device), counts[begin:end])
             i = j - (torch.arange(len(j), device=device) - (counts[begin:end].cumsum(0) - counts[begin:end])[j - begin])
             s, t, cell = of_set[i], of_set[j], item[i] * n_items + item[j]
-            distance = (t - s).double()
+            gap, between = (t - s).double(), before[t] - before[s]  # both 0 within a set
             half = torch.where(i == j, 0.5, 1.0)  # the diagonal is added twice
-            sources.index_add_(0, cell, half * after[t] * torch.exp(-distance / self.distance))
-            targets.index_add_(
-                0, cell, (before[t] - before[s]) * torch.exp((1 - distance).clamp(max=0) / self.distance)
-            )
+            sources.index_add_(0, cell, half * after[t] * torch.exp(-gap / self.distance))
+            targets.index_add_(0, cell, between * torch.exp((1 - gap).clamp(max=0) / self.distance))
         sources = sources.view(n_items, n_items)
         return sources + sources.T, targets.view(n_items, n_items)
 
@@ -148,8 +146,8 @@ class SequenceALS(ALS):
     """
 
     timed: ClassVar[bool] = True
-    memory: float = Field(3.0, gt=0)  # in sets
-    ridge: float = Field(0.1, gt=0)  # times the mean square of a coordinate of p, summed over the rows
+    memory: float = Field(20.0, gt=0)  # in sets
+    ridge: float = Field(0.03, gt=0)  # times the mean square of a coordinate of p, summed over the rows
 
     def fit(  # type: ignore[override]
         self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array

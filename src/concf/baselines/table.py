@@ -147,9 +147,9 @@ BASELINES = {
     "ease-decayed": Candidate(
         DecayedEASE, {"regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None)}
     ),
-    "slist": Candidate(SLIST, {"alpha": (0.2, 0.6), "memory": (3.0, 30.0), "regularisation": (30.0, 100.0, 300.0)}),
+    "slist": Candidate(SLIST, {"alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0)}),
     "als-sequence": Candidate(
-        SequenceALS, {"unobserved": (0.003, 0.03), "penalty": (0.003, 0.03), "memory": (3.0, 10.0, 30.0)}
+        SequenceALS, {"unobserved": (0.003, 0.03), "penalty": (0.003, 0.03), "memory": (5.0, 20.0, 80.0)}
     ),
 }  # a row of yours: BASELINES["mine"] = Candidate(Mine, {"shrink": (1.0, 10.0)}, vote=Vote({"shrink": (1.0, 10.0)}))
 
