@@ -1,4 +1,4 @@
-"""Neighbours and EASE^R on a GPU against the CPU. Not collected by itself: `pytest tests/gpu_neighbours.py`."""
+"""Baselines on a GPU against the CPU. Not collected by itself: `pytest tests/gpu_neighbours.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
+from concf import compare, prepare
 from concf.baselines import neighbours
 from concf.baselines.ease import EASE
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
+from concf.baselines.table import BASELINES
+from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import as_scorer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -50,3 +54,23 @@ def test_ease_is_that_of_the_cpu_by_both_routes(turned, regularisation):
     scores, expected = there.scores(users), here.scores(users)
     assert scores.device.type == "cuda"
     assert (scores.cpu() - expected).abs().max() <= CLOSE * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.timed])
+def test_timed_baselines_are_those_of_the_cpu(name):
+    train, random = some_matrix(), np.random.default_rng(1)
+    times = csr_array((random.integers(0, 30, train.nnz).astype(float), train.indices, train.indptr), train.shape)
+    there, here = (
+        as_scorer(BASELINES[name].make().fit(train, device=device, times=times)) for device in ("cuda", "cpu")
+    )
+    scores, expected = (model.scores(torch.arange(700)).cpu() for model in (there, here))
+    assert (scores - expected).abs().max() <= 1e-3 * expected.abs().max()
+
+
+def test_a_comparison_on_a_gpu_ranks_as_one_on_a_cpu(monkeypatch):
+    data = prepare(Simulation(users=300, items=90, events=9000).draw(2), protocol="time")
+    models = [name for name, each in BASELINES.items() if each.library is None]
+    there = compare(data, models, seeds=1)
+    monkeypatch.setattr("concf.comparison.measure.device", lambda: "cpu")
+    for one, other in zip(there.entrants, compare(data, models, seeds=1).entrants, strict=True):
+        assert one.tests[0] == pytest.approx(other.tests[0], rel=0.05)

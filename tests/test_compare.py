@@ -36,7 +36,7 @@ class Counted(Settings):
 
     neighbours: int = 20
 
-    def fit(self, train: csr_array, seed: int = 0) -> Any:
+    def fit(self, train: csr_array, seed: int = 0, device: str = "cpu") -> Any:
         FITS.append(
             {"neighbours": self.neighbours, "seed": seed, "pairs": set(zip(*map(list, train.nonzero()), strict=True))}
         )

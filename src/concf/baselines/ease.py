@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -52,11 +53,7 @@ class EASE(Settings):
     def _by_items(self, train: csr_array, device: torch.device) -> Fitted:
         """One inverse of items x items."""
         inverse = _inverse(train.T @ train, self.regularisation, device)
-        weights = (-inverse / inverse.diagonal()).float().fill_diagonal_(0.0)
-
-        def folded(rows: csr_array) -> ScoreFunction:
-            return ScoreFunction(lambda users: _times(weights.T, rows[users].T.tocsr()).T)
-
+        folded = partial(regression, (-inverse / inverse.diagonal()).float().fill_diagonal_(0.0))
         return Fitted(folded(train).function, folded)
 
     def _by_users(self, train: csr_array, device: torch.device) -> Fitted:
@@ -86,6 +83,11 @@ class EASE(Settings):
             return ScoreFunction(of_rows)
 
         return Fitted(scores, folded)
+
+
+def regression(weights: Tensor, histories: csr_array) -> ScoreFunction:
+    """x B, for histories x [n, items] and item-to-item weights B [items, items]."""
+    return ScoreFunction(lambda users: _times(weights.T, histories[users].T.tocsr()).T)
 
 
 def _times(dense: Tensor, sparse: csr_array) -> Tensor:

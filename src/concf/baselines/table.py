@@ -15,6 +15,8 @@ from scipy.sparse import csr_array
 from concf.baselines.ease import EASE
 from concf.baselines.factorisation import ALS, BPR, IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
+from concf.baselines.sequences import SLIST, SequenceALS
+from concf.baselines.timed import DecayedALS, DecayedEASE, DecayedPopularity, RecentPopularity
 from concf.errors import ConfigError, MissingExtraError
 
 
@@ -25,6 +27,7 @@ class Baseline(Protocol):
         """Train on [users, items]; on a CPU the same data and seed give the same result.
 
         device: where the models that can use a GPU compute, and score; the others ignore it
+        A baseline with the class variable `timed = True` also takes times=, [users, items] with the cells of `train`.
         """
 
     def model_dump(self) -> dict[str, Any]:
@@ -62,6 +65,11 @@ class Candidate:
     library: str | None = None
     every_point: bool = False
     vote: Vote | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether `fit` also takes `times=`, the times of the pairs (`Split.times`)."""
+        return bool(getattr(self.make, "timed", False))
 
     def refuse_if_absent(self) -> None:
         """Say at once, not after an hour of tuning, that a library is missing."""
@@ -130,6 +138,18 @@ BASELINES = {
     ),
     "bpr": Candidate(
         BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}, library="implicit"
+    ),
+    "recent-popularity": Candidate(RecentPopularity, {"share": (0.01, 0.03, 0.1, 0.3)}),
+    "decayed-popularity": Candidate(DecayedPopularity, {"half_life": (0.01, 0.03, 0.1, 0.3, None)}),
+    "als-decayed": Candidate(
+        DecayedALS, {"unobserved": (0.003, 0.03), "penalty": (0.003, 0.03), "half_life": (0.1, 0.3, None)}
+    ),
+    "ease-decayed": Candidate(
+        DecayedEASE, {"regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None)}
+    ),
+    "slist": Candidate(SLIST, {"alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0)}),
+    "als-sequence": Candidate(
+        SequenceALS, {"unobserved": (0.003, 0.03), "penalty": (0.003, 0.03), "memory": (5.0, 20.0, 80.0)}
     ),
 }  # a row of yours: BASELINES["mine"] = Candidate(Mine, {"shrink": (1.0, 10.0)}, vote=Vote({"shrink": (1.0, 10.0)}))
 

@@ -159,8 +159,11 @@ def compare(
             "a data set that was split by 'new-items' tests items without interactions, which these models cannot "
             "rank. Attributes rank them: concf evaluate --catalogue"
         )
-    for model in candidates.values():
+    for name, model in candidates.items():
         model.refuse_if_absent()
+        if model.timed and (data.interactions.timestamp is None or data.has_new_users):
+            lack = "new users" if data.has_new_users else "no times"
+            raise ConfigError(f"{name} learns from the times of known users and the data set has {lack}. Leave it out")
     check_metric(candidates, data, tune_on)
     splits = [data]
     if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):

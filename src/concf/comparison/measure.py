@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from concf.comparison.models import Model, Trained
 from concf.comparison.results_log import ResultsLog
@@ -22,6 +23,11 @@ from concf.runtime.progress import working
 
 Cell = dict[str, Any]  # {"mean": {"recall@50": ...}, "fit_seconds": ..., "per_user"?: {"recall@50": [e]}, "everyone"?}
 Task = tuple[str, Model, int, str]  # name of the model, settings, seed of the split, valid or test
+
+
+def device() -> str:
+    """Device that baselines are fitted and ranked on."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass(frozen=True)
@@ -65,15 +71,17 @@ class Fit:
                     "of protocol 'new-users'. Leave it out, or compare on another protocol"
                 )
             train = split.train[np.diff(split.train.indptr) > 0]
-            fitted = settings.fold_in(settings.fit(train, seed=seed), split.history)
+            fitted = settings.fold_in(settings.fit(train, seed=seed, device=device()), split.history)
         else:
-            pairs = split.log(("train", "valid")) if self.refits(settings, on) else split.train
-            fitted = settings.fit(pairs, seed=seed)
+            parts = ("train", "valid") if self.refits(settings, on) else ("train",)
+            pairs = split.train if parts == ("train",) else split.log(parts)
+            times = {"times": split.times(parts)} if getattr(settings, "timed", False) else {}
+            fitted = settings.fit(pairs, seed=seed, device=device(), **times)
         seconds = {"fit_seconds": time.perf_counter() - begin}
         cells = []
         for _, model, _, on in job:
             if not isinstance(model, Trained):
-                cell = self.measure(fitted, split, on)
+                cell = self.measure(fitted, split, on, device())
             elif on == "valid" and model.refits and not split.has_new_users:
                 cell = {"mean": {self.tune_on: model.validation(fitted, self.tune_on)}}
             else:
@@ -85,12 +93,12 @@ class Fit:
         """Whether the model is fitted on training and validation pairs, not on training pairs alone."""
         return self.refit and (settings.refits if isinstance(settings, Trained) else on == "test")
 
-    def measure(self, fitted: Any, split: Split, on: str) -> Cell:
+    def measure(self, fitted: Any, split: Split, on: str, device: str = "cpu") -> Cell:
         """Evaluate a fitted model."""
         if on == "valid":
             metric, _, n = self.tune_on.partition("@")
-            return {"mean": evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()}
-        result = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics)
+            return {"mean": evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric], device=device).means()}
+        result = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics, device=device)
         users = {"per_user": {metric: row.tolist() for metric, row in result.per_user.items()}}
         cell = {"mean": result.means()} | (users if self.keep_users else {})
         if split.recipe.protocol.time_cut == "all":

@@ -126,6 +126,14 @@ class Split:
         rows = np.isin(origin(self.parts), [PARTS[part] for part in parts])
         return self.interactions.matrix(rows, self.weights(self.interactions, rows))
 
+    def times(self, parts: Sequence[str]) -> csr_array:
+        """[users, items] float64, with the cells of `log`: the time of each pair, which may be 0, in the log's unit."""
+        if self.interactions.timestamp is None:
+            raise DataError("the log has no times. Read it with times (--time), and prepare the data set again")
+        rows, log = np.isin(origin(self.parts), [PARTS[part] for part in parts]), self.log(parts)
+        time = np.asarray(self.interactions.timestamp[rows], np.float64)
+        return csr_array((time, log.indices, log.indptr), shape=log.shape)
+
     @cached_property
     def train(self) -> csr_array:
         """[users, items] weights of the training pairs."""

@@ -1,0 +1,170 @@
+"""Closed-form models of the order of a user's pairs: SLIST (Choi et al., WWW 2021), and a ridge in the space of ALS.
+
+Pairs of a user at equal times are one set: all are sources of what comes later, and none is a source of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.baselines.ease import regression
+from concf.baselines.factorisation import ALS
+from concf.baselines.timed import ages
+from concf.evaluation.scorers import Factors, ScoreFunction
+from concf.runtime.settings import Settings
+
+TERMS = 1 << 22  # pairs of pairs that are added at a time
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The pairs of a log by user, then time, and their sets, which are numbered in this order.
+
+    cell: [n] position of each pair in the log; item: [n]; of_set: [n] the set of each pair
+    user, age, place: [m] of each set; a user's sets have the places 0, 1, ...; later: [m] number of sets after it
+    """
+
+    cell: NDArray[np.int64]
+    item: NDArray[np.int64]
+    of_set: NDArray[np.int64]
+    user: NDArray[np.int64]
+    age: NDArray[np.float64]
+    place: NDArray[np.int64]
+    later: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, train: csr_array, times: csr_array) -> Sequences:
+        """Sort a log. train, times: [users, items] with the same cells."""
+        age, user = ages(train, times), np.repeat(np.arange(train.shape[0]), np.diff(train.indptr))
+        cell = np.lexsort((train.indices, times.data, user))
+        user, time = user[cell], times.data[cell]
+        begins = (np.diff(user, prepend=-1) != 0) | (np.diff(time, prepend=np.nan) != 0)
+        of_user = user[begins]
+        place = np.arange(len(of_user)) - np.searchsorted(of_user, of_user)
+        later = np.bincount(of_user, minlength=train.shape[0])[of_user] - 1 - place
+        item = train.indices[cell].astype(np.int64)
+        return cls(cell, item, begins.cumsum() - 1, of_user, age[cell][begins], place, later)
+
+    def steps(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield (sets, their pairs) of all users' first place, then of the second, and so on; both ascend."""
+        of_pair = self.place[self.of_set]
+        counts = (np.bincount(each).cumsum()[:-1] for each in (self.place, of_pair))
+        orders = (each.argsort(kind="stable") for each in (self.place, of_pair))
+        yield from zip(*map(np.split, orders, counts), strict=True)
+
+
+class SLIST(Settings):
+    """B = argmin alpha |X - X B|^2 + (1 - alpha) |W^(1/2) (Y - Z B)|^2 + regularisation |B|^2 with diag B = 0.
+
+    X is the log, as for EASE^R. Z and Y have a row for each set of a user but the last. In the row of set t an item of
+    set s has z_i = exp(-(t - s) / distance) if s <= t, else y_i = exp(-(s - t - 1) / distance). W is exp(-age / span)
+    of set t. The score of a user of n sets is x B with x_i = exp(-(n - s) / memory).
+
+    With P = (alpha X'X + (1 - alpha) Z'WZ + regularisation)^-1 and C = P (alpha X'X + (1 - alpha) Z'WY), the solution
+    is B_ij = C_ij - P_ij C_jj / P_jj. Its tables are dense, items x items: five in float64 at a time. Where all times
+    are equal, it is EASE^R with regularisation / alpha.
+    """
+
+    timed: ClassVar[bool] = True
+    alpha: float = Field(0.5, gt=0, le=1)
+    distance: float = Field(1.0, gt=0)  # in sets
+    span: float | None = Field(None, gt=0)  # in spans of the log; None: rows do not age
+    memory: float | None = Field(20.0, gt=0)  # in sets; None: x is 0 or 1
+    regularisation: float = Field(100.0, gt=0)
+
+    def fit(
+        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array,  # noqa: ARG002
+    ) -> ScoreFunction:  # fmt: skip
+        """Solve. train, times: [users, items]."""
+        log = Sequences.of(train, times)
+        system, targets = self.grams(log, train.shape[1], torch.device(device))
+        together = torch.from_numpy((train.T @ train).toarray()).to(system).mul_(self.alpha)
+        system.mul_(1 - self.alpha).add_(together).diagonal().add_(self.regularisation)
+        targets.mul_(1 - self.alpha).add_(together)
+        del together
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(system))
+        weights = torch.mm(inverse, targets, out=system)
+        weights -= inverse.mul_(weights.diagonal() / inverse.diagonal())
+        now = np.empty(train.nnz, np.float32)
+        now[log.cell] = np.exp(-log.later / self.memory)[log.of_set] if self.memory else 1.0
+        histories = csr_array((now, train.indices, train.indptr), shape=train.shape)
+        return regression(weights.float().fill_diagonal_(0.0), histories)
+
+    def grams(self, log: Sequences, n_items: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """([items, items], [items, items]) Z'WZ and Z'WY, without the rows: summed over a user's pairs of pairs.
+
+        With f = exp(-1 / distance) and w_t the weight of the row of set t, 0 for the last, items i of set s and j of
+        set t >= s of a user add
+
+            (Z'WZ)_ij = (Z'WZ)_ji = f^(t - s) sum_(k >= t) w_k f^(2 (k - t))
+            (Z'WY)_ij = f^(t - s - 1) sum_(s <= k < t) w_k
+        """
+        weight = np.where(log.later > 0, np.exp(-log.age / self.span) if self.span else 1.0, 0.0)
+        until, ahead, steps = weight.copy(), weight.copy(), [sets for sets, _ in log.steps()][1:]
+        for sets in steps:
+            until[sets] += until[sets - 1]
+        for sets in steps[::-1]:
+            ahead[sets - 1] += np.exp(-2 / self.distance) * ahead[sets]
+        first = np.searchsorted(log.user[log.of_set], log.user[log.of_set])
+        count = np.arange(len(first)) - first + 1  # pairs of the user up to this one
+        item, of_set, before, after, counts = (
+            torch.from_numpy(each).to(device) for each in (log.item, log.of_set, until - weight, ahead, count)
+        )
+        sources, targets = torch.zeros(2, n_items * n_items, dtype=torch.float64, device=device)
+        ends = count.cumsum()
+        cuts = np.searchsorted(ends, np.arange(TERMS, ends[-1] if len(ends) else 0, TERMS))
+        for begin, end in pairwise(np.unique([0, *cuts, len(ends)]).tolist()):
+            j = torch.repeat_interleave(torch.arange(begin, end, device=device), counts[begin:end])
+            i = j - (torch.arange(len(j), device=device) - (counts[begin:end].cumsum(0) - counts[begin:end])[j - begin])
+            s, t, cell = of_set[i], of_set[j], item[i] * n_items + item[j]
+            gap, between = (t - s).double(), before[t] - before[s]  # both 0 within a set
+            half = torch.where(i == j, 0.5, 1.0)  # the diagonal is added twice
+            sources.index_add_(0, cell, half * after[t] * torch.exp(-gap / self.distance))
+            targets.index_add_(0, cell, between * torch.exp((1 - gap).clamp(max=0) / self.distance))
+        sources = sources.view(n_items, n_items)
+        return sources + sources.T, targets.view(n_items, n_items)
+
+
+class SequenceALS(ALS):
+    """ALS whose user vectors predict the next set: score(u, i) = <p_u M, v_i> with v the item vectors of ALS.
+
+    p = sum_s exp(-(t - s) / memory) v_s is the history of a user at set t, v_s the sum of the vectors of set s, and
+
+        M = argmin sum_(u,t) |mean of set t+1 - p_ut M|^2 + ridge |M|^2  [d, d].
+
+    The number of pairs enters linearly, and the result is vectors. Where no user has two sets, it is ALS.
+    """
+
+    timed: ClassVar[bool] = True
+    memory: float = Field(20.0, gt=0)  # in sets
+    ridge: float = Field(0.03, gt=0)  # times the mean square of a coordinate of p, summed over the rows
+
+    def fit(  # type: ignore[override]
+        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array
+    ) -> Factors:
+        """Fit the items by ALS, then the map. train, times: [users, items]."""
+        log, plain = Sequences.of(train, times), super().fit(train, seed, device)
+        if not log.place.any():
+            return plain
+        item, d = plain.item, self.factors
+        history, fade = torch.zeros_like(plain.user), float(np.exp(-1 / self.memory))
+        gram, cross = torch.zeros(2, d, d, dtype=torch.float64, device=item.device)
+        for sets, pairs in log.steps():
+            users, items = (torch.from_numpy(each).to(item.device) for each in (log.user[sets], log.item[pairs]))
+            row = torch.from_numpy(np.searchsorted(sets, log.of_set[pairs])).to(item.device)
+            added, before = item.new_zeros(len(sets), d).index_add_(0, row, item[items]), history[users]
+            gram += before.T @ before  # 0 in the first step
+            cross += before.T @ (added / torch.bincount(row)[:, None])
+            history[users] = before * fade + added
+        gram.diagonal().add_(self.ridge * gram.trace() / d)
+        return Factors(history @ torch.linalg.solve(gram, cross).to(item), item)
