@@ -142,7 +142,7 @@ def _numbered(counts: pl.DataFrame, may_be_integers: bool) -> tuple[Ids, pl.Data
 
 
 def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame) -> dict[str, NDArray[Any]]:
-    """user, item, count[, timestamp]: the distinct pairs, sorted."""
+    """user, item, count[, timestamp[, last]]: the distinct pairs, sorted; no `last` if no pair has a later time."""
     schema, n_items = frames[0].collect_schema(), len(items)
     others = [name for name in ("count", "timestamp") if name in schema]
     dtypes = [(name, np.float64 if schema[name].is_float() else np.int64) for name in others]
@@ -161,6 +161,8 @@ def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame)
             column = columns.setdefault(name, np.empty(0, part.dtype))
             column.resize(len(column) + len(part), refcheck=False)
             column[-len(part) :] = part
+    if "last" in columns and np.array_equal(columns["last"], columns["timestamp"]):
+        del columns["last"]
     return columns
 
 
@@ -267,7 +269,7 @@ class PairBuckets:
             self._spill()
 
     def merged(self) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield, per bucket, the distinct cells in ascending order, the sum of their counts and their first times."""
+        """Yield, per bucket, the distinct cells in ascending order, the sum of their counts, first and last times."""
         for held, ranges in zip(self.held, self.spilled, strict=True):
             rows = np.concatenate([np.empty(0, self.dtype), *map(self._read, ranges), *held])
             held.clear()
@@ -306,4 +308,5 @@ def _merge(rows: Records) -> dict[str, NDArray[Any]]:
     merged = {"cell": rows["cell"][starts], "count": np.add.reduceat(rows["count"], starts) if counted else n_rows}
     if "timestamp" in names:
         merged["timestamp"] = np.minimum.reduceat(rows["timestamp"], starts)
+        merged["last"] = np.maximum.reduceat(rows["timestamp"], starts)
     return merged
