@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from concf.cli.reading import weighting
 from concf.data.interactions import Interactions, merge
 from concf.data.join import join
 from concf.data.parts import PARTS, origin
@@ -21,6 +22,7 @@ from concf.data.reading.read import read
 from concf.data.split import Split
 from concf.data.weights import LEAST, Weighting
 from concf.errors import ConfigError
+from concf.models import choose_settings
 
 Events = list[tuple[int, int, int]]
 Row = tuple[float, int, int]  # count, first time, last time
@@ -77,9 +79,10 @@ def test_kept_and_renamed_pairs_keep_their_times(rows: Events, data: Any) -> Non
 
 
 def repeating(seed: int, users: int = 30, items: int = 25, n: int = 900) -> pl.DataFrame:
-    """A log with repeats and ties: the days of a year."""
+    """A log with repeats and ties, the days of a year, and with users of one event."""
     random = np.random.default_rng(seed)
-    columns = {"user_id": random.integers(0, users, n), "item_id": random.integers(0, items, n) ** 2 // items}
+    user = np.where(np.arange(n) % 20, random.integers(0, users, n), users + np.arange(n))
+    columns = {"user_id": user, "item_id": random.integers(0, items, n) ** 2 // items}
     return pl.DataFrame(columns | {"timestamp": NOW - DAY * random.integers(0, 365, n)})
 
 
@@ -156,3 +159,9 @@ def test_what_is_forgotten_depends_on_the_last_event_or_on_the_first() -> None:
         assert found.keys() == kept | {pair for pair, row in pairs_of(read(new)).items() if row[at] >= since}
     with pytest.raises(ConfigError, match="choose first or last"):
         join(old, new, learned=("train", "valid"), drop_before=since, age="newest", older=True)  # type: ignore[arg-type]
+
+
+def test_the_option_is_the_setting() -> None:
+    settings = choose_settings(words=weighting("log", "90d", "first"))
+    assert settings.weights == Weighting(function="log", half_life="90d", age="first")
+    assert choose_settings(words=weighting(None, "90d", None)).weights.age == "last"

@@ -19,7 +19,7 @@ from concf.data.statistics import columns_of, describe
 
 DAY, NOW = 86_400, 1_700_000_000
 Events = list[tuple[int, int, int]]
-events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 99)), min_size=1, max_size=50)
+events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 20)), min_size=1, max_size=50)
 
 
 def frame(rows: Events) -> pl.DataFrame:
