@@ -22,6 +22,7 @@ from concf.data.catalogue import (
     Entry,
     File,
     _lightgcn,
+    _sequences,
     data_home,
     fetch,
     is_here,
@@ -46,6 +47,8 @@ GOWALLA = "53d22c6cd52e"  # of its published split, with 0.05 of the training pa
         ("citeulike", [], 7_947, 25_584, 134_860, 134_860),
         ("ciao", [], 7_375, 105_114, 282_650, 284_086),
         ("ciao", [FIVE_AND_FIVE, TEN_AND_TEN], 3_831, 4_362, 92_157, None),
+        ("amazon-beauty", [], 22_363, 12_101, 198_502, 198_502),
+        ("yelp-2019", [], 30_431, 20_033, 304_524, 316_354),
         ("foursquare", [], 7_642, 28_483, 277_405, 512_532),
         ("foursquare", [CHECKINS, TEN_AND_TEN], 6_941, 7_909, 161_070, None),
     ],
@@ -161,6 +164,36 @@ def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatc
         with pytest.raises(DataError, match=r"train\.txt\.gz: (not the public file|the gzip data is damaged)"):
             fetch("small")
     assert not is_here("small")
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("form", ["events", "gzipped events", "published"])
+def test_a_log_of_aligned_lines_is_the_log_of_its_events(
+    server: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    events = b"user_id,item_id,timestamp\n2,5,1400000000\n1,7,1400000060\n1,5,1400000060\n1,7,1500000000\n"
+    items, times = b"1 7 5 7\n2 5\n", b"1 1400000060 1400000060 1500000000\n2 1400000000\n"
+    entry = _sequences("small", "", "Some/Small", digest(events), digest(items), digest(times))
+    monkeypatch.setitem(CATALOGUE, "small", entry)
+    if form == "published":
+        folder = server / Path(entry.files[0].origin or "").parent
+        folder.mkdir(parents=True)
+        (folder / "Small_item_org_rank.txt").write_bytes(items)
+        (folder / "Small_time_org_rank.txt").write_bytes(times)
+    else:
+        (data_home() / "small").mkdir(parents=True)
+        content = events if form == "events" else gzip.compress(events)
+        (data_home() / "small" / "events.csv.gz").write_bytes(content)
+    found = load("small")
+    assert found.user_ids.values[found.user].tolist() == [1, 1, 2]
+    assert found.item_ids.values[found.item].tolist() == [5, 7, 5]
+    assert found.count.tolist() == [1, 2, 1]
+    assert np.array_equal(found.timestamp, [1400000060, 1400000060, 1400000000])  # type: ignore[arg-type]
+    assert np.array_equal(found.last, [1400000060, 1500000000, 1400000000])  # type: ignore[arg-type]
+    assert is_here("small")
 
 
 @pytest.mark.parametrize("options", [{}, {"test": "log.csv"}, {"format": "table"}, {"min_item": 5}])

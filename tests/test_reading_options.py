@@ -74,7 +74,7 @@ def test_one_set_of_options_everywhere() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for command in (commands["prepare"], commands["data"].commands["stats"]):
         assert set(names) <= {each.name for each in command.params}
-    assert len([each for each in commands["train"].params if each.opts[0].startswith("-") and not each.hidden]) <= 25
+    assert len([each for each in commands["train"].params if each.opts[0].startswith("-") and not each.hidden]) <= 26
 
 
 def test_commands_and_fit_read_and_divide_alike(concf: CLI, tmp_path: Path) -> None:

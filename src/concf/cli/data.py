@@ -99,19 +99,24 @@ def data_statistics(
 ) -> None:
     """Count users, items, interactions and density of a log, before and after a filter or a protocol.
 
-    Data sets of the catalogue are also shown after the filters of their papers.
+    Data sets of the catalogue are also shown after the filters of their papers. Also shown: the columns that are read,
+    the range of the times, events per week, the share of users and items that are new in the newest tenth of the log,
+    the largest users, and repeats.
 
     `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
     """
+    from concf.data.catalogue import CATALOGUE
     from concf.data.prepare import filter_of, read_log, reading_of
     from concf.data.prepare import prepare as prepare_data
+    from concf.data.statistics import columns_of, describe
 
     report: dict[str, Any]
     if SPLITTING & log.keys():
         split = prepare_data(source, seed=seed, **log)
         recipe, counts = split.recipe, split.counts()
         origin, title = recipe.source, f", protocol {recipe.protocol.name}, seed {seed}"
-        rows = [_statistics(recipe.filters, split.interactions)]
+        interactions = split.interactions
+        rows = [_statistics(recipe.filters, interactions)]
         report = {"split": counts | {"hash": split.hash}}
     else:
         interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
@@ -122,13 +127,35 @@ def data_statistics(
             for step in filters:
                 left = step.apply(left)
             rows.append(_statistics(filters, left))
+    columns = {} if origin["name"] in (*CATALOGUE, "demo") else columns_of(source, reading_of(log))
+    details = describe(interactions)
     if as_json:
-        typer.echo(json.dumps({"source": origin, "statistics": rows} | report))
+        typer.echo(json.dumps({"source": origin, "statistics": rows, "columns": columns, "log": details} | report))
         return
     figures = ("users", "items", "interactions", "events")
     table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
     print_table([*figures, "density", "filter"], table, title=f"{origin['name']}{title}")
     print_figures({name: counts[name] for name in PARTS if name in counts})
+    print_figures(_in_words(columns, details))
+
+
+def _in_words(columns: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:
+    """Columns and details of a log, as lines to print."""
+    lines = {}
+    if columns:
+        lines["columns"] = ", ".join(f"{role} = {column}" for role, column in columns["used"].items())
+        lines["ignored columns"] = ", ".join(columns["ignored"]) or "none"
+    for name, value in details.items():
+        if name == "time_range":
+            lines[name] = " to ".join(value)
+        elif name == "largest_users":
+            lines[name] = ", ".join(f"{each['user']} ({each['events']:,g} events)" for each in value)
+        elif name in ("events_per_week", "newest_week"):
+            lines[name] = f"{value:,.1f}"
+        else:
+            newest = " (first seen in the newest tenth of the log)" if name in ("new_users", "new_items") else ""
+            lines[name] = f"{value:.1%}{newest}"
+    return lines
 
 
 def _statistics(filters: Sequence[Any], interactions: Interactions) -> dict[str, Any]:

@@ -132,6 +132,7 @@ def compare(
     refit: Annotated[bool, typer.Option(help="Before the test, fit baselines with the chosen settings on training and validation pairs.")] = True,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none")] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
+    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last")] = None,
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
@@ -155,7 +156,7 @@ def compare(
         raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
     check_workers(engine, workers)
     result = compare_models(
-        Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life)).weights),
+        Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life, age)).weights),
         names(models if models is not None else DEFAULT_MODELS if grid is None else ""), grid=grid, seeds=seeds,
         metrics=names(metrics), refit=refit, log=log,
         engine=engine if workers is None else f"{engine}:{workers}",

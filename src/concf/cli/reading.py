@@ -94,9 +94,9 @@ def reads_a_log(
     return with_options
 
 
-def weighting(weights: str | None, half_life: str | None) -> list[str]:
-    """Return the settings of --weights and --half-life, as NAME=VALUE."""
-    chosen = {"function": weights, "half_life": half_life}
+def weighting(weights: str | None, half_life: str | None, age: str | None) -> list[str]:
+    """Return the settings of --weights, --half-life and --age, as NAME=VALUE."""
+    chosen = {"function": weights, "half_life": half_life, "age": age}
     return [f"weights.{name}={value}" for name, value in chosen.items() if value is not None]
 
 

@@ -41,6 +41,7 @@ def train(
     final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test figures.", rich_help_panel=MODEL)] = False,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=MODEL)] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=MODEL)] = None,
+    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last", rich_help_panel=MODEL)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=MODEL)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. All of them: docs/training.md.", rich_help_panel=MODEL)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=MODEL)] = None,
@@ -78,7 +79,7 @@ def train(
         own = run_settings(home) if resume and preset is None else preset
         words = [f"budget={budget}"] if budget else []
         words += ["refit=everything"] if final else []
-        words += weighting(weights, half_life)
+        words += weighting(weights, half_life, age)
         return choose_settings(own, file=config, words=[*words, *(change or [])], single=single)
 
     watchers: list[Watch] = []
@@ -116,6 +117,7 @@ def update(
     rerank: Annotated[Literal["refit", "carry"], typer.Option(help="The re-ranker's weights: fitted to the new pairs, or as before, which is faster.")] = "refit",
     final: Annotated[bool, typer.Option("--final", help="Learn from the test part too, from now on.")] = False,
     drop_before: Annotated[str | None, typer.Option(metavar="DATE", help="Forget what is older: a date, or a time in the log's own unit.", show_default=False)] = None,
+    age: Annotated[Literal["first", "last"], typer.Option(help="With --drop-before: the event of a pair that tells how old it is.")] = "last",
     older: Annotated[bool, typer.Option("--older", help="Add a log even if all of its rows are older than the newest that the run knows.")] = False,
     min_item: Annotated[int, typer.Option(min=1, help="Leave out new items with fewer users.")] = 1,
     data: Annotated[Path | None, typer.Option(help="The data set of the run, if it has moved.")] = None,
@@ -136,7 +138,7 @@ def update(
     with _resumable(out):
         run = update_run(
             load_run(folder, data), new, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before,
-            older=older, min_item=min_item, device=device, watch=Lines(), **log,
+            age=age, older=older, min_item=min_item, device=device, watch=Lines(), **log,
         )  # fmt: skip
     _report(run, out, as_json)
 

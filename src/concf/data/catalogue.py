@@ -25,6 +25,7 @@ from concf.runtime.progress import working
 HOME_VARIABLE = "CONCF_DATA_HOME"
 MIRROR_VARIABLE = "CONCF_DATA_MIRROR"  # another server with the same paths, for closed networks
 PUBLIC_HOME = "https://raw.githubusercontent.com"
+ITEM_LINES, TIME_LINES = "_item_org_rank.txt", "_time_org_rank.txt"  # aligned files, see `_aligned`
 TIMEOUT = 30.0  # seconds without an answer
 
 
@@ -117,6 +118,8 @@ def fetch(name: str) -> list[Path]:
 def load(name: str) -> Interactions:
     """Read the unfiltered interactions of a data set, downloaded if necessary."""
     paths, reading = _fetch(name)
+    if paths[0].name.endswith(ITEM_LINES):
+        return read(_aligned(*paths), reading)
     if paths[0].suffix != ".mat":
         return read(list(paths), reading)
     import polars as pl
@@ -124,6 +127,16 @@ def load(name: str) -> Interactions:
 
     names = ("user_id", "item_id", "category", "rating", "helpfulness", "timestamp")
     return read(pl.DataFrame(loadmat(paths[0])["rating"].astype(np.int64), schema=names), reading)
+
+
+def _aligned(items: Path, times: Path) -> list[tuple[int, int, int, int]]:
+    """(user, item, 1, time) of two files with a line per user: its id, then its items or, at the same places, times."""
+    lines = zip(*(path.read_text(encoding="utf-8").splitlines() for path in (items, times)), strict=True)
+    rows = []
+    for item_line, time_line in lines:
+        user, *others = map(int, item_line.split())
+        rows += [(user, item, 1, int(time)) for item, time in zip(others, time_line.split()[1:], strict=True)]
+    return rows
 
 
 def _check(file: File, path: Path) -> None:
@@ -162,6 +175,17 @@ def _lightgcn(name: str, title: str, train: str, test: str) -> Entry:
     gzipped = tuple(File(f"{path}.gz", checksum) for path, checksum in checksums.items())
     published = tuple(File(path, checksum, f"{home}/{path}") for path, checksum in checksums.items())
     return Entry(name, title, variants=((gzipped, reading), (published, reading)), is_split=True)
+
+
+def _sequences(name: str, title: str, origin: str, events: str, items: str, times: str) -> Entry:
+    """Return a log of TiCoSeRec, converted to events or as published. events, items, times: SHA-256 of the contents."""
+    home, reading = "KingGugu/TiCoSeRec/302b2959f27bb16bb77acae5a471de82819bd1bd/data", Reading()
+    converted = File(f"{name}/events.csv.gz", events)
+    published = tuple(
+        File(f"{name}/{origin.partition('/')[2]}{lines}", checksum, f"{home}/{origin}{lines}")
+        for lines, checksum in ((ITEM_LINES, items), (TIME_LINES, times))
+    )
+    return Entry(name, title, variants=(((converted,), reading), (published, reading)))
 
 
 _CITEULIKE = File(
@@ -210,5 +234,17 @@ CATALOGUE = {data_set.name: data_set for data_set in (
         "yelp2018", "Yelp 2018, the LightGCN split: who reviewed which business",
         train="1e9568725a9e833d0ac3bae01c94cd95367f73b3bb6104fd26b5f65ea5054093",
         test="9cd9b37926cd1447a06625ffa7914527573fb097c10cb0bbdb1d1b8ded3742fe",
+    ),
+    _sequences(
+        "amazon-beauty", "Amazon Beauty, 5-core: who reviewed which product, and when", "Beauty/Beauty",
+        events="a4e537e93ae1dca0158170c86772418e43908fe5c39a2faf5a598c3d322fa33b",
+        items="b95614189df525e1eb69dad579e84c6086468f2bb42dab894038949240307c4f",
+        times="4e6a6e30f9dba1985ad9adae79a891df6b403e2132f0422a6f6e88f67d1fcc75",
+    ),
+    _sequences(
+        "yelp-2019", "Yelp, the year 2019, 5-core: who reviewed which business, and when", "Yelp-A/Yelp",
+        events="488300112f7dea117b48c400d65911c802efc66a00cf278a300095668242407b",
+        items="c192f158659e118070bf0cd2dfe4c01c15295a09ef2ada1ccadf0bab06e4c19e",
+        times="79b0f02a3dcbbc8799fe79725ccbba55735212e81247f7595385cb359fd95de0",
     ),
 )}  # fmt: skip

@@ -42,6 +42,7 @@ class Interactions:
     user, item: [n] int32 positions in `user_ids` and `item_ids`
     count:      [n] float64, the events of the pair (its rows, or the sum of its count column)
     timestamp:  [n] int64 or float64, the *first* time of the pair, or None if the log has no times
+    last:       [n] its last time; the same array if no pair has a later one
     dislikes:   negative feedback, or None if the log has none
     """
 
@@ -51,7 +52,12 @@ class Interactions:
     item: NDArray[np.int32]
     count: NDArray[np.float64]
     timestamp: NDArray[Any] | None = None
+    last: NDArray[Any] | None = None
     dislikes: Dislikes | None = None
+
+    def __post_init__(self) -> None:
+        if self.timestamp is None or self.last is None:
+            object.__setattr__(self, "last", self.timestamp)
 
     def __len__(self) -> int:
         return len(self.user)
@@ -70,6 +76,11 @@ class Interactions:
     def n_events(self) -> float:
         """Number of events before repeats were merged."""
         return float(self.count.sum())
+
+    @property
+    def later(self) -> NDArray[Any] | None:
+        """[n] the last times; None if they are the first ones, or the log has none."""
+        return None if self.last is self.timestamp else self.last
 
     @property
     def cells(self) -> NDArray[np.int64]:
@@ -110,14 +121,15 @@ class Interactions:
         users, items = np.zeros(self.n_users, bool), np.full(self.n_items, all_items)
         users[self.user[rows]] = items[self.item[rows]] = True
         user_position, item_position = (np.cumsum(kept, dtype=np.int32) - 1 for kept in (users, items))
-        timestamp, dislikes = None if self.timestamp is None else self.timestamp[rows], self.dislikes
+        timestamp, last = (None if column is None else column[rows] for column in (self.timestamp, self.later))
+        dislikes = self.dislikes
         if dislikes is not None:
             dislikes = dislikes.some(users[dislikes.user] & items[dislikes.item])
             dislikes = dislikes._replace(user=user_position[dislikes.user], item=item_position[dislikes.item])
         return Interactions(
             self.user_ids.take(np.flatnonzero(users)),
             self.item_ids if all_items else self.item_ids.take(np.flatnonzero(items)),
-            user_position[self.user[rows]], item_position[self.item[rows]], self.count[rows], timestamp, dislikes,
+            user_position[self.user[rows]], item_position[self.item[rows]], self.count[rows], timestamp, last, dislikes,
         )  # fmt: skip
 
     def disliking(self, dislikes: Dislikes) -> Interactions:
@@ -130,11 +142,16 @@ class Interactions:
         text = np.array([str(one) for one in getattr(self, f"{side}_ids").values.tolist()], dtype=object)
         order = np.argsort(text)
         position = np.argsort(order).astype(np.int32)
-        columns = {**vars(self), f"{side}_ids": Ids(text[order]), side: position[getattr(self, side)]}
+        columns = {
+            **vars(self),
+            "last": self.later,
+            f"{side}_ids": Ids(text[order]),
+            side: position[getattr(self, side)],
+        }
         if self.dislikes is not None:
             columns["dislikes"] = self.dislikes._replace(**{side: position[getattr(self.dislikes, side)]})
         rows = np.lexsort((columns["item"], columns["user"]))
-        for name in ("user", "item", "count", "timestamp"):
+        for name in ("user", "item", "count", "timestamp", "last"):
             columns[name] = None if columns[name] is None else columns[name][rows]
         return Interactions(**columns)
 
@@ -160,7 +177,7 @@ class Interactions:
 
 
 def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]]:
-    """Merge logs whose ids have the same types: pairs with the sum of their counts and the first of their times.
+    """Merge logs whose ids have the same types: pairs with the sum of their counts, their first and last times.
 
     Dislikes are merged too, except for pairs that are interactions. Returned as well: [rows of all logs, one after the
     other] the position of each row's pair.
@@ -169,36 +186,46 @@ def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]
         Ids(np.unique(np.concatenate([getattr(log, f"{side}_ids").values for log in logs]))) for side in SIDES
     )
     positions = [(users.positions(log.user_ids), items.positions(log.item_ids)) for log in logs]
-    user, item, timestamp, pair = _distinct(logs, positions, len(items))
+    user, item, pair = _distinct(logs, positions, len(items))
     count = np.bincount(pair, np.concatenate([log.count for log in logs])).astype(np.float64)
-    merged = Interactions(users, items, user, item, count, timestamp)
+    first = _reduce(np.minimum, [log.timestamp for log in logs], pair)
+    last = _reduce(np.maximum, [log.last for log in logs], pair)
+    later = None if first is None or last is None or np.array_equal(first, last) else last
+    merged = Interactions(users, items, user, item, count, first, later)
     disliked = [(log.dislikes, at) for log, at in zip(logs, positions, strict=True) if log.dislikes is not None]
     if disliked:
-        user, item, times, _ = _distinct([each for each, _ in disliked], [at for _, at in disliked], len(items))
-        merged = merged.disliking(Dislikes(user, item, None if timestamp is None else times))
+        user, item, cell = _distinct([each for each, _ in disliked], [at for _, at in disliked], len(items))
+        times = None if first is None else _reduce(np.minimum, [each.timestamp for each, _ in disliked], cell)
+        merged = merged.disliking(Dislikes(user, item, times))
     return merged, pair
 
 
 def _distinct(
     tables: Sequence[Interactions | Dislikes], positions: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]],
     n_items: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any] | None, NDArray[np.int64]]:  # fmt: skip
-    """([n], [n], [n] or None, [rows]) user, item and first time of the distinct pairs, and the pair of each row.
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:  # fmt: skip
+    """([n], [n], [rows]) user and item of the distinct pairs, and the pair of each row.
 
-    positions: of each table's users and items in the merged log; times are None if a table has none
+    positions: of each table's users and items in the merged log
     """
     cells = [
         users[table.user] * n_items + items[table.item] for table, (users, items) in zip(tables, positions, strict=True)
     ]
     distinct, pair = np.unique(np.concatenate(cells), return_inverse=True)
     user, item = (position.astype(np.int32) for position in np.divmod(distinct, n_items))
-    times = [table.timestamp for table in tables if table.timestamp is not None]
-    if len(times) < len(tables):
-        return user, item, None, pair
+    return user, item, pair
+
+
+def _reduce(function: np.ufunc, columns: Sequence[NDArray[Any] | None], pair: NDArray[np.int64]) -> NDArray[Any] | None:
+    """[n] the least or greatest time of each pair. columns: the times of each table; None if one has none"""
+    times = [column for column in columns if column is not None]
+    if len(times) < len(columns):
+        return None
     joined = np.concatenate(times)
-    first = np.full(len(distinct), joined.max(initial=0), joined.dtype)
-    np.minimum.at(first, pair, joined)
-    return user, item, first, pair
+    reduced = np.empty(pair.max(initial=-1) + 1, joined.dtype)
+    reduced[pair] = joined
+    function.at(reduced, pair, joined)
+    return reduced
 
 
 def occurrences(positions: NDArray[np.int32], n: int) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,8 @@ class Joined(NamedTuple):
 
 
 def join(
-    old: Split, source: Any, *, learned: Sequence[str], drop_before: When | None = None, older: bool = False,
-    min_item: int = 1, **options: Unpack[ReadingOptions],
+    old: Split, source: Any, *, learned: Sequence[str], drop_before: When | None = None,
+    age: Literal["first", "last"] = "last", older: bool = False, min_item: int = 1, **options: Unpack[ReadingOptions],
 ) -> Joined:  # fmt: skip
     """Join a log to a data set.
 
@@ -48,6 +48,7 @@ def join(
 
     learned:     the parts that a model was fitted to, whose pairs never become test pairs
     drop_before: a date, or a time in the log's own unit: older pairs are forgotten, with users and items left with none
+    age:         the event of a pair that tells how old it is, its first or its last
     older:       whether all pairs of a log may be older than the newest known one
     min_item:    new items with fewer users are left out
     options:     how to read the log, where it is not read as the first one was
@@ -64,7 +65,7 @@ def join(
     _check_order(known, new, older, name)
     kept = np.ones(len(known), bool)
     if drop_before is not None:
-        kept, recent = _since(drop_before, known, new, name)
+        kept, recent = _since(drop_before, known, new, age, name)
         new = new.keep(recent)
     new = _without_rare_items(known, new, min_item, name)
     logs = known if kept.all() else known.keep(kept), new
@@ -123,10 +124,10 @@ def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) 
 
 def _check_order(known: Interactions, new: Interactions, older: bool, name: str) -> None:
     """Note pairs that are older than the newest known one; refuse a log of such pairs alone, unless `older`."""
-    if known.timestamp is None or new.timestamp is None:
+    if known.last is None or new.last is None:
         return
-    newest = known.timestamp.max()
-    late = int((new.timestamp < newest).sum())
+    newest = known.last.max()
+    late = int((new.last < newest).sum())
     if late == len(new) and not older:
         when = f"older than the newest that the run knows ({moment(newest)})"
         raise DataError(f"{name}: all {late:,} pairs are {when}. To add late rows: {option('older', True)}")
@@ -135,15 +136,18 @@ def _check_order(known: Interactions, new: Interactions, older: bool, name: str)
 
 
 def _since(
-    when: When, known: Interactions, new: Interactions, name: str
+    when: When, known: Interactions, new: Interactions, age: str, name: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """([known pairs], [new pairs]) which are not older than a date."""
+    """([known pairs], [new pairs]) which are not older than a date, by their first or last event."""
     asked = option("drop_before", when)
-    if known.timestamp is None or new.timestamp is None:
+    if age not in ("first", "last"):
+        raise ConfigError(f"{option('age', age)}: choose first or last")
+    known_times, new_times = ((log.last if age == "last" else log.timestamp) for log in (known, new))
+    if known_times is None or new_times is None:
         raise ConfigError(f"{asked}: the run's log has no times, so that nothing is older")
-    since = in_unit_of(float(known.timestamp.max()), when, asked)
-    kept, recent = known.timestamp >= since, new.timestamp >= since
-    for rows, log, times in ((recent, name, new.timestamp), (kept, "the run's log", known.timestamp)):
+    since = in_unit_of(float(known_times.max()), when, asked)
+    kept, recent = known_times >= since, new_times >= since
+    for rows, log, times in ((recent, name, new_times), (kept, "the run's log", known_times)):
         if not rows.any():
             raise ConfigError(f"{asked}: nothing of {log} is as new as that; its newest is of {moment(times.max())}")
     return kept, recent

@@ -350,7 +350,7 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
 
 
 def _union(logs: dict[str, Interactions], mixed_ids: bool) -> tuple[Interactions, Parts]:
-    """Merge the logs of the parts; also return [n] the first part of each pair, whose count and time are kept.
+    """Merge the logs of the parts; also return [n] the first part of each pair, whose count and times are kept.
 
     mixed_ids: whether ids may be integers in one file and strings in another; then all of them become strings
     """
@@ -363,11 +363,12 @@ def _union(logs: dict[str, Interactions], mixed_ids: bool) -> tuple[Interactions
     merged, pair = merge(list(logs.values()))
     first = np.unique(pair, return_index=True)[1]  # logs are in the order of the parts
     parts = np.repeat(np.array([PARTS[part] for part in logs], np.uint8), [len(log) for log in logs.values()])
-    count = np.concatenate([log.count for log in logs.values()])[first]
-    timestamp = None
-    if merged.timestamp is not None:
-        timestamp = np.concatenate([np.asarray(log.timestamp) for log in logs.values()])[first]
-    return replace(merged, count=count, timestamp=timestamp), parts[first]
+    times = {"timestamp": merged.timestamp, "last": merged.later}
+    names = ["count", *(name for name, column in times.items() if column is not None)]
+    kept: dict[str, Any] = {"last": None}
+    for name in names:
+        kept[name] = np.concatenate([getattr(log, name) for log in logs.values()])[first]
+    return replace(merged, **kept), parts[first]
 
 
 def write_parts(data: Split, parts: Sequence[str], out: str | Path) -> int:

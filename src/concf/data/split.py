@@ -29,13 +29,14 @@ from concf.runtime.settings import Settings
 if TYPE_CHECKING:
     from concf.runtime.process_group import ProcessGroup  # which loads PyTorch
 
-FORMAT = 2  # of the folder; any other is refused
+FORMAT = 3  # of the folder; any other is refused
 MANIFEST = "manifest.json"
 UPDATES = "updates"  # of a recipe's source: the logs that were joined to the first, the oldest first
 FEW_USERS = 300  # evaluated users; a mean over fewer is uncertain by 0.02 or more
 VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
 KNOWN_VALID = 0.1  # share of a training user's items that validate, where other users test
-COLUMNS = ("user", "item", "count", "part", "timestamp")  # a file each; the last only if the log has times
+COLUMNS = ("user", "item", "count", "part")  # a file each
+TIMES = ("timestamp", "last")  # a file if the log has times, and one more if a pair has several
 DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has some
 
 
@@ -124,7 +125,23 @@ class Split:
     def log(self, parts: Sequence[str]) -> csr_array:
         """[users, items] training weights, 1 on average, of all pairs of some parts, evaluated or not."""
         rows = np.isin(origin(self.parts), [PARTS[part] for part in parts])
-        return self.interactions.matrix(rows, self.weights(self.interactions, rows))
+        held_out_from = None if self.weights.half_life is None else self._held_out_from(parts)
+        return self.interactions.matrix(rows, self.weights(self.interactions, rows, held_out_from))
+
+    def _held_out_from(self, parts: Sequence[str]) -> NDArray[np.float64] | None:
+        """[users] the first time of the pairs in later parts than these, of the user or of all, inf: there are none.
+
+        None if the split is not by time.
+        """
+        log, protocol = self.interactions, self.recipe.protocol
+        newest = isinstance(protocol, Given) and protocol.newest
+        if log.timestamp is None or not (protocol.time_cut or newest):
+            return None
+        held_out, first = origin(self.parts) > max(PARTS[part] for part in parts), np.full(log.n_users, np.inf)
+        np.minimum.at(first, log.user[held_out], log.timestamp[held_out])
+        if protocol.time_cut == "all":
+            first[:] = first.min()
+        return first
 
     def times(self, parts: Sequence[str]) -> csr_array:
         """[users, items] float64, with the cells of `log`: the time of each pair, which may be 0, in the log's unit."""
@@ -200,15 +217,12 @@ class Split:
 
         If the split is by time: those before the first held-out pair of the user, or of all users.
         """
-        log, protocol = self.interactions, self.recipe.protocol
+        log = self.interactions
         if log.dislikes is None or not len(log.dislikes.user):
             return None
-        if protocol.time_cut is None or log.timestamp is None or log.dislikes.timestamp is None:
+        first = self._held_out_from(["train"])
+        if first is None or log.dislikes.timestamp is None:
             return log.disliked()
-        held_out, first = self.parts != TRAIN, np.full(log.n_users, np.inf)
-        np.minimum.at(first, log.user[held_out], log.timestamp[held_out])
-        if protocol.time_cut == "all":
-            first[:] = first.min()
         return log.disliked(log.dislikes.timestamp < first[log.dislikes.user])
 
     @cached_property
@@ -315,6 +329,7 @@ class Split:
             data.user_ids.save(fresh, "user_ids")
             data.item_ids.save(fresh, "item_ids")
             columns = {name: self.parts if name == "part" else getattr(data, name) for name in COLUMNS}
+            columns |= {"timestamp": data.timestamp, "last": data.later}
             if data.dislikes is not None:
                 columns |= {f"{DISLIKED}{name}": column for name, column in data.dislikes._asdict().items()}
             for name, column in columns.items():
@@ -346,7 +361,7 @@ class Split:
         def load_columns(names: Sequence[str], prefix: str = "") -> dict[str, Any]:
             return {name: mapped(folder / f"{prefix}{name}.npy") for name in names if f"{prefix}{name}.npy" in files}
 
-        columns, disliked = load_columns(COLUMNS), load_columns(Dislikes._fields, DISLIKED)
+        columns, disliked = load_columns(COLUMNS + TIMES), load_columns(Dislikes._fields, DISLIKED)
         for name, column in columns.items():
             if len(column) != manifest["interactions"]:
                 raise DataError(f"{folder / name}.npy was changed: it has another length. Prepare the data set again")
@@ -366,7 +381,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             fix = "Update concf" if manifest["format"] > FORMAT else "Prepare the data set again"
             raise DataError(f"{folder}: format {manifest['format']}, and concf {VERSION} reads {FORMAT}. {fix}")
         SplitRecipe(**manifest["recipe"])
-        needed = dict.fromkeys(f"{name}.npy" for name in ("user_ids", "item_ids", *COLUMNS[:-1]))
+        needed = dict.fromkeys(f"{name}.npy" for name in ("user_ids", "item_ids", *COLUMNS))
         return manifest | {"files": needed | dict(manifest["files"]), "notes": list(manifest["notes"])}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({type(error).__name__}). Prepare the data set again") from None

@@ -21,7 +21,7 @@ class Weighting(Settings):
 
         w = f(count) 2^(-age / half-life),  divided by the mean of all w
 
-    The age is the time from the first event of the pair to the newest of the log that is trained on.
+    The age is the time from the last (or first) event of the pair to the newest of the log that is trained on.
     """
 
     function: Literal["none", "linear", "log"] = Field(
@@ -30,6 +30,7 @@ class Weighting(Settings):
     half_life: str | None = Field(
         None, description="age at which an interaction counts half: 90d (s, h, d, w, y), or in the log's unit of time"
     )
+    age: Literal["first", "last"] = Field("last", description="event of a pair whose age counts: its first or its last")
     dislike: float = Field(1.0, gt=0, description="weight of a dislike, which ALS fits as an observed zero")
 
     @field_validator("half_life", mode="before")
@@ -43,8 +44,13 @@ class Weighting(Settings):
             raise ValueError("expected a duration above 0 such as 90d, 12h, 8w or 1.5y, or inf")
         return text
 
-    def __call__(self, log: Interactions, rows: NDArray[np.bool_]) -> NDArray[np.float32] | None:
-        """[m] the weights of the pairs of the mask `rows` [n], 1 on average; None: all are the same."""
+    def __call__(
+        self, log: Interactions, rows: NDArray[np.bool_], held_out_from: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float32] | None:
+        """[m] the weights of the pairs of the mask `rows` [n], 1 on average; None: all are the same.
+
+        held_out_from: [users] the time from which pairs are held out; a last event that is not earlier is not used
+        """
         if self.function == "none" and self.half_life is None:
             return None
         weight = np.ones(np.count_nonzero(rows))
@@ -57,6 +63,10 @@ class Weighting(Settings):
             if log.timestamp is None:
                 raise DataError(f"half_life {self.half_life} needs times and the log has none. Read it with times")
             time = np.asarray(log.timestamp[rows], np.float64)
+            if self.age == "last" and log.later is not None:
+                last = log.later[rows]
+                known = last < (np.inf if held_out_from is None else held_out_from[log.user[rows]])
+                time = np.where(known, last, time)
             newest = time.max(initial=-np.inf)
             half_life = ticks_in(self.half_life, newest, f"half_life {self.half_life}")
             weight = weight * np.exp2((time - newest) / half_life)

@@ -29,6 +29,7 @@ class UpdateOptions(ReadingOptions, total=False):
     """How to read the newer log, how to join it to the log of the run, and how to learn from it."""
 
     drop_before: When | None  # forget older pairs: a date, or a time in the log's own unit
+    age: Literal["first", "last"]  # with drop_before: the event of a pair that tells how old it is
     older: bool  # add a log even if all of its pairs are older than the newest that the run knows
     min_item: int  # leave out new items with fewer users
     hold: float  # how far known users and items are held where they were: 0 (default) not at all, 1: they do not move

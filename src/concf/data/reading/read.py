@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
-from concf.data.reading.cast import bad_row, cast, first_line, row_checks
+from concf.data.reading.cast import bad_row, cast, first_line, like_times, row_checks
 from concf.data.reading.files import UNREADABLE, files_of, scan_files, unreadable
 from concf.data.reading.objects import scan_object
 from concf.data.reading.scan import ID_ROLES, Reading, Table
+from concf.data.reading.sniff import ROLES
 from concf.data.reading.times import EARLIEST, LATEST, TICKS
 from concf.errors import DataError, note, option
 from concf.runtime.progress import working
@@ -30,6 +31,7 @@ MEMORY_BYTES = 1 << 28  # of rows held in memory before they are spilled to disk
 NO_ID = ("nan", "null", "none")  # text that other programs write, in any case, for a missing id
 Records = NDArray[np.void]
 DAY = 86_400  # seconds that a clock may be ahead of ours
+NEAR_1970 = 30 * DAY  # times before 1979 that are as near to 0 are hardly times
 
 
 def read(log: Any, reading: Reading | None = None) -> Interactions:
@@ -67,6 +69,8 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
         raise DataError(f"{_name(tables)}: contains no interactions{rated}. Expected a user and an item per row")
     totals = {role: counts.total(role) for role in ID_ROLES}
     _note_doubts(tables, totals)
+    if reading.timestamp is None:
+        _note_times(tables)
     (user_ids, users), (item_ids, items) = (_numbered(totals[role], role in text_integers) for role in ID_ROLES)
     pairs = _pairs([frame.filter(positive) for frame in frames], users, items)
     interactions = Interactions(user_ids, item_ids, **pairs, dislikes=None)
@@ -142,7 +146,7 @@ def _numbered(counts: pl.DataFrame, may_be_integers: bool) -> tuple[Ids, pl.Data
 
 
 def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame) -> dict[str, NDArray[Any]]:
-    """user, item, count[, timestamp]: the distinct pairs, sorted."""
+    """user, item, count[, timestamp[, last]]: the distinct pairs, sorted; no `last` if no pair has a later time."""
     schema, n_items = frames[0].collect_schema(), len(items)
     others = [name for name in ("count", "timestamp") if name in schema]
     dtypes = [(name, np.float64 if schema[name].is_float() else np.int64) for name in others]
@@ -161,10 +165,12 @@ def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame)
             column = columns.setdefault(name, np.empty(0, part.dtype))
             column.resize(len(column) + len(part), refcheck=False)
             column[-len(part) :] = part
+    if "last" in columns and np.array_equal(columns["last"], columns["timestamp"]):
+        del columns["last"]
     return columns
 
 
-def _name(tables: list[Table]) -> str:
+def _name(tables: Sequence[Table]) -> str:
     return tables[0].name if len(tables) == 1 else f"{tables[0].name} and {len(tables) - 1} more"
 
 
@@ -185,14 +191,29 @@ def _note_doubts(tables: list[Table], totals: dict[str, pl.DataFrame]) -> None:
             note(f"{_name(tables)}: the {role} id is {shown}. It is read as an id; if it means no id, drop the rows")
 
 
+def _note_times(tables: list[Table]) -> None:
+    """Note columns that may be times and are not used: of several known names, or like times where none is known."""
+    used, others = tables[0].columns.get("timestamp"), tables[0].others
+    if others is None:
+        return
+    if used is None:
+        unused = like_times(others)
+        found = f"column {', '.join(map(repr, unused))} looks like times and is not used"
+    else:
+        unused = [name for name in others.collect_schema().names() if name.lower() in ROLES["timestamp"]]
+        found = f"times are read from column {used!r} and not from {', '.join(map(repr, unused))}"
+    if unused:
+        note(f"{_name(tables)}: {found}. To use it, set {option('timestamp', unused[0])}")
+
+
 def check_times(
     frames: list[pl.LazyFrame], tables: Sequence[Table], oldest: float, newest: float, drop: bool
 ) -> list[pl.LazyFrame]:
     """Refuse rows with bad times or, with `drop`, return the frames without them; frames, tables: one per file.
 
     If at least half of the times above 0 are since 1970 in a unit of `TICKS`, a row is bad if its time is 0 or below,
-    in the future, or not in the commonest of these units. Other logs have times of their own, such as positions, and
-    stay as they are.
+    in the future, or not in the commonest of these units. Times from before 1979 are good if they are a tenth of the
+    rows or more. Other logs have times of their own, such as positions, and stay as they are.
 
     oldest, newest: of all rows; if these two are good, so are the others, and nothing is read
     """
@@ -200,13 +221,15 @@ def check_times(
     if newest < EARLIEST or any(EARLIEST * ticks <= oldest <= newest <= latest * ticks for ticks in TICKS):
         return frames
     when = pl.col("timestamp")
-    counts = {"positive": (when > 0).sum(), **{str(ticks): _in_unit(ticks).sum() for ticks in TICKS}}
-    rows = [frame.select(**counts).cast(pl.Int64).collect(engine="streaming").row(0) for frame in frames]
-    n_positive, *per_unit = map(sum, zip(*rows, strict=True))
+    counts = [(when > 0).sum(), *(_in_unit(ticks).sum() for ticks in TICKS)]
+    n_positive, *per_unit = _sums(frames, counts)
     if 2 * sum(per_unit) < n_positive:
         return frames
     ticks = TICKS[per_unit.index(max(per_unit))]
+    early = (when.abs() > NEAR_1970 * ticks) & (when < EARLIEST * ticks) & ~pl.any_horizontal(map(_in_unit, TICKS))
+    n_rows, n_early = _sums(frames, [pl.len(), early.sum()])
     bad = (when <= 0) | ~_in_unit(ticks) | (when > latest * ticks)
+    bad = bad & ~early if 10 * n_early >= n_rows else bad
     n_bad, example = 0, ""
     for frame, table in zip(frames, tables, strict=True):
         n_rows, row = frame.filter(bad).select(pl.len(), pl.min("row")).collect(engine="streaming").row(0)
@@ -217,7 +240,7 @@ def check_times(
     if not n_bad:
         return frames
     causes = "0, negative, in the future, or far from most others: in another unit, before 1979"
-    found = f"{tables[0].name}: column {tables[0].columns['timestamp']!r}: {n_bad:,} bad times"
+    found = f"{_name(tables)}: column {tables[0].columns['timestamp']!r}: {n_bad:,} bad times"
     if not drop:
         raise DataError(
             f"{found} ({causes}), the first {example}. Correct them, drop the rows with {option('bad_times', 'drop')}, "
@@ -225,6 +248,13 @@ def check_times(
         )
     note(f"{found}: these rows are dropped ({causes}), the first {example}")
     return [frame.filter(~bad) for frame in frames]
+
+
+def _sums(frames: list[pl.LazyFrame], counts: Sequence[pl.Expr]) -> list[int]:
+    """Each count over the rows of all frames."""
+    numbered = [count.cast(pl.Int64).alias(str(k)) for k, count in enumerate(counts)]
+    rows = [frame.select(numbered).collect(engine="streaming").row(0) for frame in frames]
+    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _in_unit(ticks: int) -> pl.Expr:
@@ -267,7 +297,7 @@ class PairBuckets:
             self._spill()
 
     def merged(self) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield, per bucket, the distinct cells in ascending order, the sum of their counts and their first times."""
+        """Yield, per bucket, the distinct cells in ascending order, the sum of their counts, first and last times."""
         for held, ranges in zip(self.held, self.spilled, strict=True):
             rows = np.concatenate([np.empty(0, self.dtype), *map(self._read, ranges), *held])
             held.clear()
@@ -306,4 +336,5 @@ def _merge(rows: Records) -> dict[str, NDArray[Any]]:
     merged = {"cell": rows["cell"][starts], "count": np.add.reduceat(rows["count"], starts) if counted else n_rows}
     if "timestamp" in names:
         merged["timestamp"] = np.minimum.reduceat(rows["timestamp"], starts)
+        merged["last"] = np.maximum.reduceat(rows["timestamp"], starts)
     return merged

@@ -73,6 +73,7 @@ class Table:
     first_line: line of the text file with row 0, or None if the source has no lines
     may_be_integers: the roles (user, item) whose ids are text that may spell integers
     ignored_rating: name of a rating column that is not used
+    others: the columns that are not used; None if the source has no columns
     users_are_lines: whether a user is the number of a line
     """
 
@@ -82,6 +83,7 @@ class Table:
     first_line: int | None = None
     may_be_integers: tuple[str, ...] = ()
     ignored_rating: str | None = None
+    others: pl.LazyFrame | None = None
     users_are_lines: bool = False
 
     def where(self, row: int) -> str:
@@ -114,8 +116,14 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
     return chosen
 
 
-def table_of(frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: Reading, **details: Any) -> Table:
-    """Make the table of a source with the chosen columns {role: column}. A rating is used only with a bound."""
+def table_of(
+    frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: Reading, *, whole: pl.LazyFrame | None = None,
+    **details: Any,
+) -> Table:  # fmt: skip
+    """Make the table of a source with the chosen columns {role: column}. A rating is used only with a bound.
+
+    whole: all columns, if the frame has only the chosen ones
+    """
     ignored = columns.pop("rating", None) if reading.likes_from is None else None
     counted = columns.get("count")  # may be the rating, too
     ignored = None if ignored == counted else ignored
@@ -124,7 +132,8 @@ def table_of(frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: R
     if repeated:
         raise ConfigError(f"{name}: column {columns[repeated[0]]!r} cannot be {' and '.join(repeated)} at once")
     roles = frame.select(pl.col(ROW).alias("row"), **{role: pl.col(column) for role, column in columns.items()})
-    return Table(roles, name, columns, ignored_rating=ignored, **details)
+    others = (frame if whole is None else whole).drop(ROW, *set(columns.values()), strict=False)
+    return Table(roles, name, columns, ignored_rating=ignored, others=others, **details)
 
 
 def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
@@ -193,7 +202,8 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
 def _scan_json_lines(path: Path, reading: Reading) -> Table:
     """Scan ids as text, because their type may change from line to line; integers become integers again."""
     first_lines(path)  # refuses an empty file
-    schema = pl.scan_ndjson(escape(str(path)), infer_schema_length=SAMPLE_LINES).collect_schema()
+    whole = pl.scan_ndjson(escape(str(path)), infer_schema_length=SAMPLE_LINES)
+    schema = whole.collect_schema()
     columns = choose_columns(schema.names(), reading, f"{path}:1")
     for role in ID_ROLES:
         if not (schema[columns[role]].is_integer() or schema[columns[role]] in (pl.String, pl.Null)):
@@ -201,7 +211,7 @@ def _scan_json_lines(path: Path, reading: Reading) -> Table:
     texts = dict.fromkeys(columns.values(), pl.String)
     frame = pl.scan_ndjson(escape(str(path)), schema=texts, row_index_name=ROW)
     integers = tuple(role for role in ID_ROLES if schema[columns[role]].is_integer())
-    return table_of(frame, str(path), columns, reading, first_line=1, may_be_integers=integers)
+    return table_of(frame, str(path), columns, reading, whole=whole, first_line=1, may_be_integers=integers)
 
 
 def _scan_parquet(path: Path, reading: Reading) -> Table:

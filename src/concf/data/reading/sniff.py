@@ -23,8 +23,12 @@ ROLES = {
     "item": ("item_id", "item", "itemid", "iid", "product_id", "article_id", "movie_id", "movieid"),
     "rating": ("rating", "stars"),
     "count": ("count", "weight", "counts", "play_count"),
-    "timestamp": ("timestamp", "datetime", "time", "date", "unix_timestamp"),
-}
+    "timestamp": (
+        "timestamp", "event_timestamp", "event_time", "eventtime", "occurred_at", "datetime", "date_time", "time",
+        "date", "event_date", "ts", "unix_timestamp", "unix_time", "timestamp_ms", "created_at", "createdat",
+        "updated_at", "updatedat",
+    ),
+}  # fmt: skip
 KNOWN_NAMES = {name for names in ROLES.values() for name in names}
 
 NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
