@@ -115,7 +115,7 @@ def _evaluate_rolling(
     if as_json:
         typer.echo(json.dumps(found.as_dict()))
         return
-    windows = ["from", "to", "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items"]
+    windows = ["from", "to", "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items", "seen"]
     table = [
         [f"{each[name]:,}" if isinstance(each[name], int) else each[name] for name in windows] for each in found.windows
     ]

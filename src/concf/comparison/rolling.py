@@ -155,16 +155,27 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
     times, splits = np.asarray(whole.timestamp, np.float64), []
     starts = _starts(times, cuts + 1, options.get("test", 0.1))
     for valid_from, test_from, end in zip(starts, starts[1:], starts[2:], strict=False):
-        before, until = times < end, {"until": end} if end < np.inf else {}
+        until = {"until": end} if end < np.inf else {}
         recipe = SplitRecipe(
             source=origin | until, reading=reading.model_dump(exclude_defaults=True), filters=filters,
             protocol=TimeCut(valid_from=valid_from, test_from=test_from),
         )  # fmt: skip
         try:
-            splits.append(filtered_and_split(whole if before.all() else whole.keep(before), recipe, applied))
+            splits.append(filtered_and_split(_until(whole, end), recipe, applied))
         except DataError as error:
             raise DataError(f"the window from {moment(test_from)} on: {error}") from None
     return splits
+
+
+def _until(log: Interactions, end: float) -> Interactions:
+    """Return the pairs of a log before a time; of a pair with a later event, the first alone is known."""
+    assert log.timestamp is not None
+    if log.timestamp.max() < end and log.later is None:
+        return log
+    kept = log.keep(np.asarray(log.timestamp < end))
+    if kept.later is None or kept.timestamp is None:
+        return kept
+    return replace(kept, last=np.where(kept.later < end, kept.later, kept.timestamp))
 
 
 def _starts(times: NDArray[np.float64], windows: int, length: float | str) -> list[float]:

@@ -282,25 +282,28 @@ class Split:
         pairs, users: all that are held out; evaluated, evaluated_users: those that are evaluated
         new_users: pairs of users without an earlier pair; new_items: of other users, with items without an earlier pair
         other:     pairs that are left out for another reason, such as a user without items in both parts
+        seen:      by time, earlier pairs with a last event in this part: they are known, and no targets
         """
-        log, rows = self.interactions, []
-        for name in ("valid", "test"):
+        log, rows, until = self.interactions, [], np.inf
+        for name in ("test", "valid"):
             part, earlier = PARTS[name], self.known_before(name)
             own, evaluated = origin(self.parts) == part, self.parts == part
             new_user = log.per_user(rows=earlier)[log.user] == 0
             new_item = log.per_item(rows=earlier)[log.item] == 0
-            left = own & ~evaluated
             causes = {"new_users": new_user, "new_items": ~new_user & new_item, "other": ~new_user & ~new_item}
-            start = {}
-            if self.recipe.protocol.time_cut == "all" and log.timestamp is not None and own.any():
-                start["from"] = moment(float(log.timestamp[own].min()))
-            rows.append(
-                {"part": name} | start | {
-                    "pairs": int(own.sum()), "users": len(np.unique(log.user[own])), "evaluated": int(evaluated.sum()),
-                    "evaluated_users": len(self.users(name)),
-                } | {cause: int((left & mask).sum()) for cause, mask in causes.items()}
-            )  # fmt: skip
-        return rows
+            row = {
+                "part": name, "pairs": int(own.sum()), "users": len(np.unique(log.user[own])),
+                "evaluated": int(evaluated.sum()), "evaluated_users": len(self.users(name)),
+            } | {cause: int((own & ~evaluated & mask).sum()) for cause, mask in causes.items()}  # fmt: skip
+            if self.recipe.protocol.time_cut == "all" and own.any():
+                assert log.timestamp is not None
+                assert log.last is not None
+                since = float(log.timestamp[own].min())
+                seen = earlier & (log.last >= since) & (log.last < until)
+                row |= {"from": moment(since), "seen": int(seen.sum())}
+                until = since
+            rows.append(row)
+        return rows[::-1]
 
     def counts(self) -> dict[str, int]:
         """Evaluated pairs of each part, held-out pairs that are not evaluated, and the number of evaluated users."""
