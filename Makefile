@@ -22,7 +22,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup demo test suite test-oldest lint size docs gallery bench accuracy speed baselines reproduction wheels dist \
+.PHONY: setup demo test suite test-oldest lint size docs gallery bench accuracy speed baselines time reproduction wheels dist \
 	installed clean
 
 setup: $(READY)
@@ -105,6 +105,12 @@ speed: $(READY)
 
 baselines: $(READY)
 	$(BIN)/python benchmarks/compare_baselines.py
+
+# Hours on a CPU, minutes on a GPU: models at rolling cuts of three logs, docs/time.md.
+time: $(READY)
+	$(BIN)/python benchmarks/over_time.py prepare
+	$(BIN)/python benchmarks/over_time.py measure
+	$(BIN)/python benchmarks/over_time.py render
 
 reproduction: $(READY)
 	$(BIN)/python -m reproduction.render

@@ -271,7 +271,9 @@ def test_times_of_a_split_have_the_cells_of_its_log_and_zero_is_a_time() -> None
 def test_a_comparison_fits_timed_baselines_with_the_times_of_the_fitted_pairs() -> None:
     data = prepare(LOG, protocol="time")
     models = {"recent": Candidate(RecentPopularity, {"share": (0.5,)}), "slist": Candidate(SLIST)}
-    result = {entrant.name: entrant for entrant in compare(data, models, seeds=1, at=10).entrants}
+    result = {
+        entrant.name: entrant for entrant in compare(data, models, seeds=1, metrics=["recall@10", "ndcg@10"]).entrants
+    }
     parts = ["train", "valid"]
     for name, model in (("recent", RecentPopularity(share=0.5)), ("slist", SLIST())):
         fitted = model.fit(data.log(parts), times=data.times(parts))

@@ -2,7 +2,7 @@
 
     python tools/wheels.py            # the table
     python tools/wheels.py --json     # the same for programs
-    python tools/wheels.py --write    # docs/platforms.md
+    python tools/wheels.py --write    # PLATFORMS.md
 
 pip finds the wheel of each pin and reads of it what it needs in turn, without downloading it. From there the libraries
 that concf with all its extras, and its tests, need on a platform are followed by that platform's own markers: pip alone
@@ -30,7 +30,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "platforms.md"
+PAGE = ROOT / "PLATFORMS.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 EXCEPTIONS = {"uvloop": "not on Windows, where uvicorn does not ask for it and asyncio's own loop serves"}
 WITHOUT = """| not available | where | instead |
@@ -231,7 +231,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """docs/platforms.md."""
+    """PLATFORMS.md."""
     exceptions = "\n".join(f"- **{name}**: {reason}." for name, reason in EXCEPTIONS.items())
     return f"""# Platforms
 

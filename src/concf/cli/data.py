@@ -61,7 +61,11 @@ def _print_held_out(rows: list[dict[str, Any]]) -> None:
     """Print what is held out by time, and by cause what of it is not evaluated."""
     header = ["part", "from", "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items", "seen"]
     table = [[f"{row[name]:,}" if isinstance(row[name], int) else row[name] for name in header] for row in rows]
-    print_table([name.replace("_", " ") for name in header], table, title="Held out, and the pairs that are not evaluated, by cause")
+    print_table(
+        [name.replace("_", " ") for name in header],
+        table,
+        title="Held out, and the pairs that are not evaluated, by cause",
+    )
 
 
 @app.command("list")

@@ -31,7 +31,7 @@ UPDATE = [name for name in READING if name != "dislikes"]
 BESIDE = {"voters": "Voters without vectors", "fusions": "Plain fusions, on a sample of users"}
 
 
-@reads_a_log(SHOWN, moved=True, protocol="random", valid="0.1", test="0.1", min_item="5")
+@reads_a_log(SHOWN, moved=True, protocol="by time, if the log has times", valid="0.1", test="0.1", min_item="5")
 def train(
     log: dict[str, Any],
     folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log: a file, or a quoted glob. With --resume it may be left out.", show_default=False)] = None,
@@ -55,9 +55,9 @@ def train(
 ) -> None:  # fmt: skip
     """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
 
-    `concf train data/citeulike --out runs/first`, or `concf train ratings.csv --out runs/mine` from a log, of which a
-    tenth of each user's items is held out for validation and a tenth for testing, at least one item of everyone with
-    three. Other ways to read, filter and split a log: `concf prepare`.
+    `concf train data/citeulike --out runs/first`, or `concf train ratings.csv --out runs/mine` from a log. If it
+    has times, its newest tenth is held out for testing and the tenth before for validation; else a tenth of each user's
+    items for either. Other ways to read, filter and split a log: `concf prepare`.
 
     The paper's own model: `--preset reference`; without the consensus loss: `--set consensus.weight=0`. A killed run
     continues, with exactly the same result: `concf train --resume --out runs/first`. On several machines:

@@ -109,9 +109,9 @@ class ConCF(Recommender):
 
         A frame is of polars, pandas, or any library with the Arrow PyCapsule interface; a matrix [users, items] is
         sparse or dense, its cells counts; two arrays are (users, items); a tuple is (user, item[, count][, time]).
-        A log is split at random: a tenth of each user's items for validation, which chooses the best epoch, another
-        tenth for testing, and at least one item of everyone with three or more. An option that is None has the default
-        of `concf train`. A prepared folder and a `Split` are split already and take no options.
+        A log with times is split by time: its newest tenth for testing, the tenth before for validation, which chooses
+        settings and epochs; without times, a tenth of each user's items for either (docs/time.md says more). An option
+        that is None has the default of `concf train`. A prepared folder and a `Split` are split already and take no options.
 
         final:   refit on everything, the test part too: for production; the model then has no test figures
         out:     a folder for the history, checkpoints and the model

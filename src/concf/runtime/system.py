@@ -1,4 +1,4 @@
-"""Differences between operating systems; see docs/platforms.md."""
+"""Differences between operating systems; see PLATFORMS.md."""
 
 from __future__ import annotations
 
