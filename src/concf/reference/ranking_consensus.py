@@ -48,8 +48,7 @@ class RankingConsensus:
         self.window: list[Tensor] = []
         self.n_rankings = 0
         self._voted: tuple[Tensor, list[Tensor]] | None = None  # ranking and window of the newest consensus
-        length = settings.length + settings.tail if settings.tail is not None else len(self.voters) * self.top_k
-        size = model.n_users, min(length, n_items)
+        size = model.n_users, min(settings.target_length or len(self.voters) * self.top_k, n_items)
         self.target = torch.full(size, NOTHING, dtype=torch.int32, device=self.device)
         self.teacher = None if teacher is None else self._learn_from(teacher)  # its checksum
 
@@ -98,10 +97,11 @@ class RankingConsensus:
         """Compute the RC- and the R-consensus (Eq. 10-12) of the heads' lists, and renew the target."""
         chosen = self.settings
         newest = torch.stack([each[:, : self.kept] for each in lists.values()])
-        self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
         self.n_rankings += 1
+        window = chosen.window or self.n_rankings
+        self.queue = [*self.queue, newest][-max(window, 2) :]
         if chosen.window_moves:
-            self.window = self.queue[-chosen.window :]
+            self.window = self.queue[-window:]
         ranking = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
         self._voted = ranking, list(self.window)
         both, by_rank = consensus(
@@ -111,8 +111,8 @@ class RankingConsensus:
         )  # fmt: skip
         if not self.teacher:
             self.target.copy_(self.group.gather(both[:, : self.target.shape[1]], self.model.n_users))
-        if not chosen.window_moves and self.n_rankings == chosen.window + 1:
-            self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
+        if not chosen.window_moves and self.n_rankings == window + 1:
+            self.window = self.queue[-window:]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
 
     def _list_length(self) -> int:

@@ -41,6 +41,7 @@ from concf.reference.settings import ReferenceSettings
 from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
 
+TF32 = True  # on a GPU: its rounding is far below the noise of a batch
 CLIPPED = ("bpr", "multinomial")  # heads with unbounded scores, which `consensus.clip` bounds
 
 
@@ -101,9 +102,9 @@ class Trainer:
         self.names, dtype = self.model.names, self.model.user.dtype
         self.balance = Balance(settings, len(self.names), self.device, dtype)  # line 2
         self.weights = self.balance.weights
-        self.students = [name for name in self.names if name not in settings.consensus.undistilled]
         self.sampler = Sampler(data.train)
         objectives, training = choose(settings.objectives, settings.losses), settings.training
+        self.students = [name for name, objective in objectives.items() if objective.distilled]
         self.head_losses = parts.head_losses(self.model, objectives, data.train)
         users = sample(data.validated, training.validated_users, seed)
         validation = Validation(data, fitting_metric(training.metric, data), self.device, group, users)
@@ -120,7 +121,7 @@ class Trainer:
         """Train on every observed pair once; returns the record of the epoch."""
         begin = time.perf_counter()
         self.noise.manual_seed(derive_seed(self.seed, epoch, 1, *([self.group.rank] if self.group.rank else [])))
-        steps, distils = [], self.consensus.distils(epoch)
+        steps, distils = [], bool(self.students) and self.consensus.distils(epoch)
         with self._precision():
             for number, batch in enumerate(self.batches(epoch)):  # line 4
                 self.balance.sets_initial.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
@@ -256,9 +257,9 @@ class Trainer:
 
     @contextmanager
     def _precision(self) -> Iterator[None]:
-        """Allow TF32 matrix products on a GPU inside the block, as the settings say."""
+        """Allow TF32 matrix products on a GPU inside the block."""
         before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self.settings.training.tf32
+        torch.backends.cuda.matmul.allow_tf32 = TF32
         try:
             yield
         finally:
