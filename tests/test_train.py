@@ -109,7 +109,7 @@ CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the alg
         "balance": {"optimiser": "descent", "ratio_of": "whole"},
         "consensus": {"clip": 0.2, "temperature": 1.0, "consistency_temperature": 0.3},
     },
-    "steep ratios from the first batch on, few vote, a narrow range of weights": {
+    "steep ratios, few vote, narrow weights": {
         "balance": {"settle": 0},
         "consensus": {"weight_range": (0.99, 1.002), "weight": 0.3,
                       "non_voting": ("bpr", "multinomial", "multinomial-users")},
@@ -148,10 +148,8 @@ CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the alg
 }  # fmt: skip
 CONSTANTS = {  # of a case: constants that make the weights of the heads move far
     "the floor holds": [(balance.FLOOR, "adam", 0.9), (balance.LEARNING_RATE, "adam", 0.3)],
-    "steep ratios from the first batch on, few vote, a narrow range of weights": [
-        (balance.EXPONENT, "own", 8.0), (balance.LEARNING_RATE, "adam", 0.1),
-    ],
-}  # fmt: skip
+    "steep ratios, few vote, narrow weights": [(balance.EXPONENT, "own", 8.0), (balance.LEARNING_RATE, "adam", 0.1)],
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,12 +7,13 @@ gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from concf.reference.cuda_graphs import make_adam
 from concf.reference.settings import ReferenceSettings
 
 ITEM_SHARE = 0.5  # weight of the items' norm in a gradient scale
@@ -61,17 +62,6 @@ class Balance:
         self.optimiser.step()
         self.weights.copy_(normalise(self.weights, self.total, self.floor))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the next step depends on."""
-        state = {"weights": self.weights, "initial": self.initial}
-        return state | {"weight_optimiser": self.optimiser.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.weights.copy_(state["weights"])
-        self.initial.copy_(state["initial"])
-        restore(self.optimiser, state["weight_optimiser"])
-
 
 def gradient_scale(
     squares: Sequence[Tensor], products: Sequence[Tensor], norm: Literal["sides", "joint"]
@@ -107,15 +97,3 @@ def normalise(weights: Tensor, total: float, floor: float) -> Tensor:
     """[heads] weights, clamped to the floor and then scaled to the total."""
     clamped = weights.clamp(min=floor)
     return clamped * (total / clamped.sum())
-
-
-def make_adam(parameters: Iterable[Tensor], device: torch.device, lr: float, decay: float = 0.0) -> torch.optim.Adam:
-    """Fused Adam; on a GPU its steps can be captured in a CUDA graph."""
-    on_gpu = device.type == "cuda"
-    return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=True, capturable=on_gpu)
-
-
-def restore(optimiser: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load moments and step counts; learning rate and weight decay stay those of the settings."""
-    moments = {int(number): part for number, part in saved["state"].items()}  # JSON has string keys
-    optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -42,7 +42,7 @@ class RankingConsensus:
         self.seen_by_validated = Seen(seen[validated], self.device)
         self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for all users
         n_items = model.n_items
-        self.top_k, self.kept = (min(each or n_items, n_items) for each in (settings.top_k, settings.kept))
+        self.top_k, self.kept = (min(n or n_items, n_items) for n in (settings.top_k, settings.kept))
         self.voters = [x for x, name in enumerate(self.heads) if name not in settings.non_voting]
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
@@ -86,7 +86,7 @@ class RankingConsensus:
         return {name: self.validation.of_its_users(ranked) for name, ranked in lists.items()}
 
     def _rank(self, name: str, factors: Factors, k: int, *, everyone: bool = True) -> Tensor:
-        if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
+        if not torch.stack([side.isfinite().all() for side in (factors.user, factors.item)]).all():
             raise DataError(f"head {name!r} scores by vectors that are not finite; try a lower training.learning_rate")
         if everyone and self.ranks_all:
             return rank_everyone(factors, k, self.seen, self.users)
@@ -96,7 +96,7 @@ class RankingConsensus:
     def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
         """Compute the RC- and the R-consensus (Eq. 10-12) of the heads' lists, and renew the target."""
         chosen = self.settings
-        newest = torch.stack([each[:, : self.kept] for each in lists.values()])
+        newest = torch.stack([ranked[:, : self.kept] for ranked in lists.values()])
         self.n_rankings += 1
         window = chosen.window or self.n_rankings
         self.queue = [*self.queue, newest][-max(window, 2) :]
@@ -160,17 +160,18 @@ class RankingConsensus:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next epochs depend on, for all users; rankings in both queue and window are stored once."""
-        rankings = list({id(each): each for each in (*self.queue, *self.window)}.values())
-        where = {id(each): n for n, each in enumerate(rankings)}
+        rankings = list({id(ranking): ranking for ranking in (*self.queue, *self.window)}.values())
+        number = {id(ranking): n for n, ranking in enumerate(rankings)}
         return {
             "target": self.target, "n_rankings": self.n_rankings,
-            "rankings": [self.group.gather(each, self.model.n_users, 1) for each in rankings],
-            "queue": [where[id(each)] for each in self.queue], "window": [where[id(each)] for each in self.window],
+            "rankings": [self.group.gather(ranking, self.model.n_users, 1) for ranking in rankings],
+            "queue": [number[id(ranking)] for ranking in self.queue],
+            "window": [number[id(ranking)] for ranking in self.window],
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.target.copy_(state["target"])
         self.n_rankings = state["n_rankings"]
-        rankings = [each[:, self.users].clone() for each in state["rankings"]]
+        rankings = [ranking[:, self.users].clone() for ranking in state["rankings"]]
         self.queue, self.window = ([rankings[n] for n in state[name]] for name in ("queue", "window"))

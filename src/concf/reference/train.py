@@ -1,6 +1,6 @@
 """Algorithm 1: train the heads, compute their consensus, distil it, keep the best epochs.
 
-The lines of the algorithm are numbered here and in `trainer.py`, as in the paper.
+The lines of the algorithm are numbered here, in `trainer.py` and in `step.py`, as in the paper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.validation import refuse_blind
 from concf.reference import kernels
+from concf.reference.head_losses import HeadLosses
 from concf.reference.objectives import choose
+from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.run import ReferenceRun
 from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Parts, Trainer
@@ -36,7 +38,8 @@ def train_reference(
 ) -> ReferenceRun:  # fmt: skip
     """Train by Algorithm 1; a run in a folder is resumed where `job` says so. parts: see `Parts`, for ablations"""
     job, parts = job or Job(), parts or Parts()
-    if not parts.plain and (job.folder is not None or job.group.several):
+    replaced = (parts.head_losses, parts.consensus) != (HeadLosses, RankingConsensus)
+    if replaced and (job.folder is not None or job.group.several):
         raise ConfigError("parts of a step are replaced in one process and in memory: leave the folder and group out")
     if not job.resume:
         tables = large_tables(data, settings, job.group)
@@ -116,16 +119,16 @@ def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup =
     first = heads if model.sharing in ("embedding", "none") else 1
     layers = first * d * d // 2 + (1 if model.sharing == "full" else heads) * d * d // 8
     size = d // 4 if model.encoder == "mlp" else d
-    outputs = sum({"items": items, "users": users}.get(each.needs, 0) for each in objectives.values()) * (size + 1)
+    outputs = sum({"items": items, "users": users}.get(loss.needs, 0) for loss in objectives.values()) * (size + 1)
     embeddings, others = (heads if model.sharing == "none" else 1) * rows * d, outputs
     others += layers if model.encoder == "mlp" else 0
     taught = settings.teaches and training.epochs > consensus.first_consensus_epoch
-    students = sum(each.distilled for each in objectives.values()) if taught else 0
+    students = sum(objective.distilled for objective in objectives.values()) if taught else 0
     copies = (heads + students) * rows * d
-    k, kept = (min(each or items, items) for each in (consensus.top_k, consensus.kept))
+    k, kept = (min(n or items, items) for n in (consensus.top_k, consensus.kept))
     window = min(max(consensus.window or training.epochs, 2), 1 + training.epochs // consensus.every) if several else 0
     batch = min(training.batch, data.train.nnz) // group.size
-    softmax = {"items", "users"} & {each.needs for each in objectives.values()}
+    softmax = {"items", "users"} & {objective.needs for objective in objectives.values()}
     logits = min(batch * items, kernels.KEPT) if softmax else 0
     listed = students * min(batch, users) * min(consensus.target_length or items, items)
     stored = min(max(consensus.shown + 2 * int(np.diff(data.valid.indptr).max()), k), items)
