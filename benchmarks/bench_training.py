@@ -57,7 +57,7 @@ def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
     n_users, n_items = data.train.shape
     size = trainer.settings.training.batch
     batch = next(trainer.sampler.epoch(0, 0).to(trainer.device).split(size))
-    for _ in range(trainer.settings.consensus.window):
+    for _ in range(trainer.settings.consensus.window or 1):
         trainer.consensus.update()
 
     def agree() -> None:

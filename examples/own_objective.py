@@ -30,7 +30,7 @@ concf.OBJECTIVES["smooth-hinge"] = concf.Objective(smooth_hinge, lambda size, *_
 # %%
 changes = {
     "objectives": ["bpr", "multinomial", "smooth-hinge"],
-    "training": {"epochs": 15, "validate_every": 3},
+    "training": {"epochs": 15},
     "consensus": {"every": 3, "window": 2},
 }
 settings = concf.ReferenceSettings().changed(changes)

@@ -34,8 +34,8 @@ changes = {
     "objectives": list(OBJECTIVES),
     "model": {"sharing": "none", "dimensions": 16},
     "balance": {"on": False},
-    "consensus": {"weight": 0, "every": 2, "window": RANKINGS, "top_k": DEPTH, "kept": 150},
-    "training": {"epochs": EPOCHS, "validate_every": 2, "patience": None},
+    "consensus": {"weight": 0, "every": 2, "window": RANKINGS, "top_k": DEPTH},
+    "training": {"epochs": EPOCHS, "patience": None},
 }
 bins: dict[str, dict[str, list[float | None]]] = {}
 

@@ -65,8 +65,9 @@ class SelectedPairs(HeadLosses):
         self.model.add_module("selector", self.selector)  # so that it learns with the model
         self.chosen: dict[str, Tensor] = {}
 
-    def _uses_negatives(self) -> bool:
-        return True
+    def items_of_batch(self, batch: Batch) -> Tensor:
+        """Positives and negatives, whatever the losses use."""
+        return batch.items
 
     def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
         """[heads] L_CF of each branch on the pairs that train it."""

@@ -188,7 +188,7 @@ def _distillation(setup: _Setup) -> dict[str, Any]:
     """
     chosen = setup.settings()
     teachers = setup.train(setup.settings(*SIDE_BY_SIDE))
-    best, length = teachers.best_head(), chosen.consensus.length + (chosen.consensus.tail or 0)
+    best, length = teachers.best_head(), 2 * chosen.consensus.length
     users, lists = np.arange(setup.data.train.shape[0]), teachers.best[CONSENSUS].lists
     assert lists is not None
     targets = {

@@ -14,6 +14,7 @@ from reproduction.controls import COUNTED, RC
 from reproduction.measured import Dataset, Estimate, Line, Measured, Series, best_of, inside
 from reproduction.plan import ALL, EXPERIMENTS, cells_of
 from reproduction.published import BEST, CHR_ROWS, CONSENSUS, HEADS
+from reproduction.variants import DIFFERENCES, VARIANTS
 
 CITEULIKE: Dataset = ("citeulike", "released")
 DATASETS: tuple[Dataset, ...] = (CITEULIKE, ("ciao", "paper"), ("ciao", "released"), ("foursquare", "released"))
@@ -167,16 +168,12 @@ class Lines(Measured):
 
     def effects(self) -> list[Effect]:
         """Each difference alone, and each preset, against reference; by the consensus' R@50, the best first."""
-        changes = {
-            line["cell"]["variant"]: list(line.get("changes", []))
-            for line in self.lines
-            if line["cell"]["variant"].startswith(("paper: ", "released: ", "reading"))
-        }
-        runs = {name: (name, "reference") for name in changes}
+        variants = [line["cell"]["variant"] for line in self.lines]
+        runs = {name: (name, "reference") for name in variants if name in DIFFERENCES}
         runs |= {f"{preset}: all": ("ConCF", preset) for preset in PRESETS[1:]}
         rows = (CONSENSUS, *HEADS)
         effects = [
-            Effect(name, changes.get(name, []), {row: self._added(variant, row, preset) for row in rows})
+            Effect(name, list(VARIANTS.get(name, ())), {row: self._added(variant, row, preset) for row in rows})
             for name, (variant, preset) in runs.items()
         ]
         return sorted((e for e in effects if e.consensus), key=lambda effect: -mean(effect.consensus.values()))

@@ -28,7 +28,18 @@ FIXED: dict[str, Any] = {  # settings of older lines that are constants now, or 
     "losses.penalty": 0.03, "losses.squares_scale": 10.0, "losses.temperature": 0.15, "losses.softmax_power": 0.5,
     "consensus.clipped": ["bpr", "multinomial"], "balance.update": "batch", "balance.item_share": 0.5,
     "training.steps": None, "training.order": "pairs", "recipe": None, "losses.softmax_samples": None,
+    "losses.unobserved": 0.05, "consensus.kept": 500, "consensus.tail": 50, "consensus.warm_up": None,
+    "consensus.undistilled": ["multinomial-users"], "training.validate_every": 1, "training.watch": "all",
+    "training.tf32": True,
 }  # fmt: skip
+FOLLOWS: dict[str, tuple[str, dict[str, Any]]] = {  # settings of older lines that follow from another one now
+    "losses.distance_scale": ("losses.distance", {"squared": 10.0, "plain": 1.0}),
+    "balance.exponent": ("balance.ratio_of", {"own": 0.15, "whole": 1.0}),
+    "balance.total": ("balance.optimiser", {"adam": None, "descent": 1.0}),
+    "balance.floor": ("balance.optimiser", {"adam": 0.01, "descent": 1e-4}),
+    "balance.learning_rate": ("balance.optimiser", {"adam": 0.01, "descent": 1e-4}),
+}
+ALL_RANKINGS = {"consensus.window": 1_000_000, "consensus.warm_up": 5}  # of older lines: now consensus.window = none
 
 
 def run_cells(
@@ -86,11 +97,20 @@ def is_current(line: Mapping[str, Any] | None, cell: Cell, changes: Sequence[str
     """Whether a line has the cell's settings; those that are newer than the line have their defaults."""
     if line is None:
         return False
-    measured = flat(line.get("settings") or {})
-    kept = {name: value for name, value in measured.items() if name not in FIXED or value != FIXED[name]}
     with suppress(ValidationError):
-        return ReferenceSettings.model_validate(nested(kept)) == cell.settings(changes)
+        return ReferenceSettings.model_validate(nested(_renewed(line))) == cell.settings(changes)
     return False
+
+
+def _renewed(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a line, flat, by today's names; a value that no setting can have any more stays, to be refused."""
+    measured = flat(line.get("settings") or {})
+    implied = FIXED | {name: values.get(str(measured.get(other))) for name, (other, values) in FOLLOWS.items()}
+    if measured.get("training.watch") in measured.get("objectives", ()) and len(measured["objectives"]) == 1:
+        implied["training.watch"] = measured["training.watch"]  # all there is to watch
+    if ALL_RANKINGS.items() <= measured.items():
+        measured, implied = measured | {"consensus.window": None}, implied | ALL_RANKINGS
+    return {name: value for name, value in measured.items() if name not in implied or value != implied[name]}
 
 
 def _measured(

@@ -23,13 +23,12 @@ def _five(objective: str) -> str:
 
 
 def _alone(objective: str, *words: str) -> tuple[str, ...]:
-    return (f"objectives={objective}", f"training.watch={objective}", *TO_THE_CAP, *words)
+    return (f"objectives={objective}", *TO_THE_CAP, *words)
 
 
 def _window(rankings: int | None, every: int) -> tuple[str, ...]:
     """|Q| and p; all rankings count where |Q| is None, after a warm-up of 5 p."""
-    words = [f"consensus.every={every}", f"consensus.window={rankings or 1_000_000}", "consensus.warm_up=5"]
-    return tuple(words[:2] if rankings else words)
+    return f"consensus.every={every}", f"consensus.window={rankings or 'none'}"
 
 
 # Each row of the paper's settings, and of its released code's, that is not `reference`: together they are the preset.
@@ -39,14 +38,12 @@ PAPER_ROWS: dict[str, tuple[str, ...]] = {
     "alpha": ("consensus.weight=0.01",),
     "first epoch with consensus loss": ("consensus.begins=warm-up",),
     "voters": ('consensus.non_voting=["multinomial-users"]',),
-    "training ratio": ("balance.ratio_of=whole", "balance.exponent=1"),
+    "training ratio": ("balance.ratio_of=whole",),
     "initial loss": ("balance.settle=0",),
-    "lambdas": (
-        "balance.total=1", "balance.floor=0.0001", "balance.optimiser=descent", "balance.learning_rate=0.0001",
-    ),
+    "lambdas": ("balance.optimiser=descent",),
     "gradient scale": ("balance.norm=joint",),
     "weight of the consensus loss": ("consensus.weight_range=none",),
-    "CF-B": ("losses.distance=plain", "losses.distance_scale=1"),
+    "CF-B": ("losses.distance=plain",),
     "CF-D": ("losses.error_scale=0.5",),
     "start": ("model.initial_std=none",),
     "dropout": ("model.dropout=0",),

@@ -6,6 +6,7 @@ It needs no reader of logs, so that it runs where little is installed (with --no
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.models import choose_settings, train
+from concf.reference import trainer as training
 from concf.reference.batches import distinct
 from concf.reference.kernels import (
     Sparse,
@@ -33,6 +35,7 @@ from concf.reference.kernels import (
     take_rows,
     two_layers,
 )
+from concf.reference.objectives import OBJECTIVES
 from concf.reference.trainer import Trainer
 from concf.runs.settings import RunSettings
 
@@ -40,6 +43,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch f
 
 TF32 = 2e-3  # of the greatest figure: products inside a tile have 10 bits of mantissa
 EXACT = 1e-5
+training.TF32 = False
+for name in ("cml", "squared-error-everywhere"):
+    OBJECTIVES[f"only-votes-{name}"] = lambda chosen, row=OBJECTIVES[name]: replace(row(chosen), distilled=False)
 
 
 @pytest.fixture(autouse=True)
@@ -211,8 +217,8 @@ def small(users: int = 60, items: int = 80) -> Split:
 def settings(preset: str, **parts: Any) -> RunSettings:
     changes: dict[str, Any] = {
         "model": {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3},
-        "consensus": {"every": 1, "window": 2, "top_k": 20, "kept": 40, "length": 10, "tail": 30},
-        "training": {"epochs": 4, "batch": 64, "metric": "recall@10", "tf32": False},
+        "consensus": {"every": 1, "window": 2, "top_k": 20, "length": 20},
+        "training": {"epochs": 4, "batch": 64, "metric": "recall@10"},
     }
     for name, part in parts.items():
         changes[name] = changes.get(name, {}) | part if isinstance(part, dict) else part
@@ -222,11 +228,11 @@ def settings(preset: str, **parts: Any) -> RunSettings:
 def with_a_student(**parts: Any) -> RunSettings:
     """Two heads with a table each, that vote without learning from the consensus, as a student does."""
     apart = {"encoder": "mf", "sharing": "none", "dimensions": 24, "dropout": 0.0, "initial_std": 0.3}
-    consensus = {"every": 1, "window": 2, "top_k": 20, "kept": 40, "length": 10, "tail": 30, "warm_up": 1}
+    consensus = {"every": 1, "window": 2, "top_k": 20, "length": 20}
     return settings(
         "reference",
-        objectives=("all-pairs=squared-error-everywhere", "cml", "student=bpr"),
-        consensus=consensus | {"non_voting": ("student",), "undistilled": ("all-pairs", "cml")},
+        objectives=("all-pairs=only-votes-squared-error-everywhere", "cml=only-votes-cml", "student=bpr"),
+        consensus=consensus | {"non_voting": ("student",)},
         balance={"on": False},
         **parts | {"model": apart | parts.get("model", {})},
     )

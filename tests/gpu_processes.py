@@ -57,7 +57,7 @@ def chosen(case: str) -> RunSettings:
         changes = {"dimensions": 16, "consensus": consensus, "training": {"metric": "recall@10"}}
         return choose_settings("strong", changes)
     model = {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3} | CHANGES[case]
-    limits = {"epochs": EPOCHS, "batch": 64, "metric": "recall@10", "tf32": False}
+    limits = {"epochs": EPOCHS, "batch": 64, "metric": "recall@10"}
     if case == "student":
         return with_a_student(model=model, training=limits)
     return settings("reference", model=model, training=limits | {"weight_decay": 1e-3})

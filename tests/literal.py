@@ -16,6 +16,7 @@ from literal_branch import Branch, Lists
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.reference.balance import EXPONENT, FLOOR, LEARNING_RATE
 from concf.reference.model import Model
 from concf.runs.settings import RunSettings
 
@@ -60,8 +61,8 @@ class LiteralConCF:
         if self.consensus_target is None or chosen.weight == 0:
             return False
         if chosen.begins == "full-window":
-            return len(self.rankings) >= chosen.window
-        return epoch >= chosen.window * chosen.every + (chosen.begins == "after-warm-up")
+            return len(self.rankings) >= (chosen.window or 5)
+        return epoch >= (chosen.window or 5) * chosen.every + (chosen.begins == "after-warm-up")
 
     def epoch(self, epoch: int, batches: Iterable[Triples]) -> dict[str, list[float]]:
         """The means over the batches of losses and gradient scales, and the weights at the end."""
@@ -76,7 +77,7 @@ class LiteralConCF:
         own, taught, totals = [], [], []
         for branch, weight in zip(self.head_losses(), weights.unbind(), strict=True):
             own.append(branch.own_loss(users, positives, negatives))
-            listens = self.teaches(epoch) and branch.name not in chosen.undistilled
+            listens = self.teaches(epoch) and branch.name != "multinomial-users"
             taught.append(branch.consensus_loss_loss(users, self.consensus_target) if listens else torch.zeros(()))
             totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])
         scale = torch.stack([self.gradient_scale(total) for total in totals])
@@ -116,15 +117,15 @@ class LiteralConCF:
         if epoch < balance.settle or self.initial is None:
             self.initial = loss
         progress = loss / self.initial
-        ratio = (progress / progress.mean()) ** balance.exponent
+        ratio = (progress / progress.mean()) ** EXPONENT[balance.ratio_of]
         target = (scale.mean() * ratio).detach()
         pull = torch.autograd.grad((scale - target).abs().sum(), weights)[0]
         if balance.optimiser == "adam":
-            adam(self.weights, pull, self.states.setdefault("weights", {}), balance.learning_rate)
+            adam(self.weights, pull, self.states.setdefault("weights", {}), LEARNING_RATE["adam"])
         else:
-            self.weights = self.weights - balance.learning_rate * pull
-        kept = torch.tensor([max(weight, balance.floor) for weight in self.weights.tolist()])
-        self.weights = kept / kept.sum() * (len(kept) if balance.total is None else balance.total)
+            self.weights = self.weights - LEARNING_RATE["descent"] * pull
+        kept = torch.tensor([max(weight, FLOOR[balance.optimiser]) for weight in self.weights.tolist()])
+        self.weights = kept / kept.sum() * (len(kept) if balance.optimiser == "adam" else 1.0)
 
     @torch.no_grad()
     def agree(self, epoch: int) -> dict[str, Lists]:
@@ -139,7 +140,7 @@ class LiteralConCF:
             )
         times = list(self.rankings)
         if chosen.window_moves:
-            window = times[-chosen.window :]
+            window = times[-(chosen.window or len(times)) :]
         else:  # refreshed at epoch |Q| p, too late for that epoch's consensus, then frozen
             end = chosen.window * chosen.every
             window = [time for time in times if time <= end][-chosen.window :] if epoch > end else []
@@ -147,14 +148,14 @@ class LiteralConCF:
         voting = times[-2] if late else times[-1]
         agreed = [self.consensus_of(u, voting, window) for u in range(n_users)]
         by_rank = [self.consensus_of(u, voting, []) for u in range(n_users)]
-        end = None if chosen.tail is None else chosen.length + chosen.tail
+        end = None if chosen.top_k is None else 2 * chosen.length
         self.consensus_target = [items[:end] for items in agreed]
         return {"consensus": agreed, "R-consensus": by_rank}
 
     def consensus_of(self, u: int, voting: int, window: list[int]) -> list[int]:
         """One user's, by the ranking of the epoch `voting`, consistency over those of the epochs `window`."""
         chosen, n_items = self.settings.consensus, self.train.shape[1]
-        kept = min(chosen.kept or n_items, n_items)
+        kept = n_items if chosen.top_k is None else min(5 * chosen.top_k, n_items)
         votes: dict[int, int] = {}
         best: dict[int, int] = {}
         for head, name in enumerate(self.model.names):

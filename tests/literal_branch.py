@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.reference.model import Model
+from concf.reference.objectives import UNOBSERVED
 from concf.reference.settings import ReferenceSettings
 
 Lists = list[list[int]]  # [users] of items, best first
@@ -104,7 +105,7 @@ class Branch:
                 total = total + scale * ((1 - s) ** 2 + (0 - t) ** 2)
             elif self.name == "squared-error-everywhere":
                 everything = (self.scores[u] ** 2).sum() / int(self.dense[u].sum())
-                total = total + scale * ((1 - s) ** 2 + self.settings.losses.unobserved * (everything - s**2))
+                total = total + scale * ((1 - s) ** 2 + UNOBSERVED * (everything - s**2))
             else:
                 total = total + PAIRWISE[self.name](s, t)
         return total
@@ -112,7 +113,7 @@ class Branch:
     def consensus_loss_loss(self, users: list[int], lists: Lists) -> Tensor:
         """Eq. 13, 14 for the distinct users of the batch."""
         chosen = self.settings.consensus
-        said = self.scores * (self.settings.losses.distance_scale if self.name == "cml" else 1.0)
+        said = self.scores * (10.0 if self.name == "cml" and self.settings.losses.distance == "squared" else 1.0)
         if chosen.clip is not None and self.name in ("bpr", "multinomial"):
             said = said.clamp(-chosen.clip, chosen.clip)
         total = torch.zeros(())

@@ -27,7 +27,6 @@ LIVELY = (
     *SMALL,
     "training.metric=ndcg@10",
     "model.initial_std=0.5",
-    "consensus.kept=30",
     f'consensus.non_voting=["{NON_VOTING}"]',
 )  # whole rankings
 CONSENSUSES = ("consensus", "R-consensus")

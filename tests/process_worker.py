@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError
 from concf.models import choose_settings, train_job
+from concf.reference.objectives import OBJECTIVES
 from concf.reference.run import ReferenceRun
 from concf.runs.checkpoint import RunFolder
 from concf.runs.job import Job, as_watchers
@@ -27,18 +29,20 @@ from concf.runs.settings import RunSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
 
 SEED = 5
+for name in ("cml", "squared-error-everywhere"):
+    OBJECTIVES[f"only-votes-{name}"] = lambda chosen, row=OBJECTIVES[name]: replace(row(chosen), distilled=False)
 CASES: dict[str, dict[str, Any]] = {
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
     "two voters teach a student": {
-        "objectives": ("all-pairs=squared-error-everywhere", "cml", "student=bpr"),
+        "objectives": ("all-pairs=only-votes-squared-error-everywhere", "cml=only-votes-cml", "student=bpr"),
         "model": {"encoder": "mf", "sharing": "none"},
-        "consensus": {"warm_up": 2, "non_voting": ("student",), "undistilled": ("all-pairs", "cml")},
+        "consensus": {"non_voting": ("student",)},
         "balance": {"on": False},
     },
     "batches of three": {
         "objectives": ("bpr", "multinomial", "multinomial-users", "squared-error-everywhere"),
         "model": {"encoder": "lightgcn"},
-        "consensus": {"top_k": None, "kept": None, "tail": None, "undistilled": ()},
+        "consensus": {"top_k": None},
         "training": {"batch": 3, "validated_users": 2},  # of 34 pairs: of the last one a process has none
     },
 }
@@ -54,7 +58,7 @@ def settings(case: str) -> RunSettings:
     """`reference` scaled down, as in test_train.py: no dropout; decay, so that no true gradient is zero."""
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "layers": 2, "initial_std": 0.3},
-        "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
+        "consensus": {"every": 1, "window": 2, "top_k": 6, "length": 3},
         "balance": {"settle": 2},
         "training": {"epochs": 3, "batch": 20, "weight_decay": 1e-3, "metric": "recall@3"},
     }

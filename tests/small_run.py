@@ -23,7 +23,7 @@ from concf.runtime.files import BLANK, FIELD, seal
 
 SMALL = (
     "training.epochs=10", "training.batch=128", "training.metric=recall@5", "model.dimensions=8", "consensus.every=2",
-    "consensus.window=2", "consensus.top_k=8", "consensus.kept=12", "consensus.length=4", "consensus.tail=4",
+    "consensus.window=2", "consensus.top_k=8", "consensus.length=4",
     "consensus.shown=12",
 )  # fmt: skip
 SETS = ["--preset", "reference", *(word for each in SMALL for word in ("--set", each))]

@@ -34,7 +34,7 @@ import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.models import choose_settings, load_run, train
-from concf.reference import losses
+from concf.reference import balance, losses
 from concf.reference.heads import DotHead
 from concf.reference.objectives import OBJECTIVES, Objective
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder
@@ -218,10 +218,11 @@ def test_a_run_does_not_go_on_as_another_or_with_other_data(
     assert contents(stopped) == before
 
 
-def test_a_run_goes_on_with_the_losses_that_it_measures_by(data: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_losses_that_it_measures_by(data: Path, tmp_path: Path, monkeypatch) -> None:
     """L^0 is of the first epochs: a run that is resumed after them cannot measure it again."""
-    words = [*SMALL, "balance.settle=2", "balance.exponent=2", "balance.learning_rate=0.1"]
-    chosen, split = choose_settings("reference", words=words), Split.load(data)
+    monkeypatch.setitem(balance.EXPONENT, "own", 2.0)
+    monkeypatch.setitem(balance.LEARNING_RATE, "adam", 0.1)
+    chosen, split = choose_settings("reference", words=[*SMALL, "balance.settle=2"]), Split.load(data)
 
     def stop(record: dict[str, Any]) -> None:
         if record["epoch"] == 4:

@@ -140,7 +140,7 @@ def test_users_are_independent_and_may_go_in_blocks(monkeypatch: pytest.MonkeyPa
 
 FEW = (
     "training.epochs=3", "training.batch=64", "training.metric=recall@5", "model.dimensions=8", "model.initial_std=0.3",
-    "consensus.every=2", "consensus.window=2", "consensus.top_k=8", "consensus.kept=12", "consensus.shown=12",
+    "consensus.every=2", "consensus.window=2", "consensus.top_k=8", "consensus.shown=12",
 )  # fmt: skip
 one_list = st.lists(st.integers(0, 9), unique=True, max_size=7).map(lambda items: items + [-1] * (7 - len(items)))
 tables = st.integers(1, 5).flatmap(lambda users: st.lists(one_list, min_size=users, max_size=users))

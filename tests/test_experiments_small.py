@@ -26,8 +26,8 @@ from reproduction.variants import SIDE_BY_SIDE, VARIANTS
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 SMALL = (
-    "training.epochs=2", "training.batch=256", "model.dimensions=8", "consensus.every=1", "consensus.warm_up=1",
-    "consensus.window=2", "consensus.kept=120", "consensus.length=5", "consensus.tail=5",
+    "training.epochs=2", "training.batch=256", "model.dimensions=8", "consensus.every=1",
+    "consensus.window=1", "consensus.length=5",
 )  # fmt: skip
 PER_RUN = {"provenance", "seconds"}
 METRICS = {"recall@20", "ndcg@20", "recall@50", "ndcg@50"}

@@ -35,7 +35,7 @@ from concf.service.loading import Served, Service
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 NON_VOTING = "cml"
-LIVELY = (*SMALL, "model.initial_std=0.5", "consensus.kept=30", "training.epochs=5")
+LIVELY = (*SMALL, "model.initial_std=0.5", "training.epochs=5")
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
 HOSTILE = '<img src=x onerror="alert(1)">'
 
@@ -228,7 +228,7 @@ def test_a_wrong_question_is_refused(numbered: Api) -> None:
 
 def test_one_head_has_no_consensus() -> None:
     log = LOG.select(user="user_id", item="item_id")
-    with Api(trained(log, "training.epochs=1", "objectives=bpr", "training.watch=bpr")) as alone:
+    with Api(trained(log, "training.epochs=1", "objectives=bpr")) as alone:
         for view in (alone.view("/explore", history=[1, 2]), alone.view("/explore/3?k=4")):
             assert (view["consensus"], view["note"]) == (None, None)
             assert all(item["votes"] == [] and item["contributions"] is None for item in view["items"])

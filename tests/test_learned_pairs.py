@@ -45,7 +45,7 @@ def by_time(preset: str, refit: str | None = None) -> Run:
 
 FEW_EPOCHS: dict[str, Any] = {
     "model": {"dimensions": 8},
-    "consensus": {"every": 2, "warm_up": 2, "top_k": 12, "kept": 16, "length": 4, "tail": 4, "shown": 10},
+    "consensus": {"every": 2, "window": 2, "top_k": 12, "length": 4, "shown": 10},
     "training": {"epochs": 3, "batch": 256, "metric": "recall@5"},
 }
 

@@ -123,7 +123,7 @@ def test_the_estimate_of_the_default_is_what_a_run_holds() -> None:
 
 @pytest.mark.parametrize("changes", [{"sharing": "full"}, {"sharing": "none", "encoder": "mf"}])
 def test_the_estimate_of_the_heads_is_what_a_trainer_holds(changes: dict[str, str]) -> None:
-    consensus = {"every": 1, "window": 2, "kept": 30, "top_k": 20}
+    consensus = {"every": 1, "window": 2, "top_k": 6}
     balance, training = {"on": changes.get("sharing") != "none"}, {"epochs": 3, "batch": 100}
     parts = {"model": {"dimensions": 16} | changes, "consensus": consensus, "balance": balance, "training": training}
     settings = choose_settings("reference", parts)

@@ -151,8 +151,8 @@ def test_minus_a_distance_is_a_root_that_is_flat_at_nothing() -> None:
 @pytest.mark.parametrize(
     ("chosen", "score", "consensus_score"),
     [
-        (LossSettings(distance_scale=3.0), -4.0, -12.0),
-        (LossSettings(distance="plain", distance_scale=10.0), -2.0, -20.0),
+        (LossSettings(), -4.0, -40.0),
+        (LossSettings(distance="plain"), -2.0, -2.0),
     ],
 )
 def test_a_distance_is_trained_and_taught_as_it_was_chosen(

@@ -170,8 +170,7 @@ def test_a_run_is_kept_evaluated_and_reported(run: Run, tmp_path: Path, concf: C
 
 def test_algorithm_1_is_evaluated_on_histories_too() -> None:
     words = ("training.epochs=3", "model.dimensions=8", "consensus.every=1", "consensus.window=2", "consensus.shown=12",
-             "training.metric=recall@5", "objectives=bpr,multinomial", "consensus.top_k=12", "consensus.kept=12",
-             "consensus.undistilled=[]")  # fmt: skip
+             "training.metric=recall@5", "objectives=bpr,multinomial", "consensus.top_k=12")  # fmt: skip
     run = train(split(), choose_settings("reference", words=words))
     found, model, data = run.evaluate(at=5), Recommender(run), split()
     ids = data.interactions.item_ids.values

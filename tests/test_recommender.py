@@ -37,7 +37,7 @@ def named() -> Trained:
 def alone() -> Trained:
     torch.set_num_threads(1)
     log = LOG.select(user="user_id", item="item_id")
-    return trained(log, "training.epochs=1", "objectives=bpr", "training.watch=bpr", "consensus.non_voting=[]")
+    return trained(log, "training.epochs=1", "objectives=bpr", "consensus.non_voting=[]")
 
 
 @pytest.fixture(params=["numbered", "named"])

@@ -238,7 +238,7 @@ def test_hostile_ids_titles_and_names_are_only_text(concf: CLI, tmp_path: Path) 
 
 @pytest.mark.usefixtures("no_charts")
 def test_one_head_alone_has_no_consensus(concf: CLI, tmp_path: Path) -> None:
-    words = ("objectives=bpr", "training.watch=bpr", "training.epochs=1")
+    words = ("objectives=bpr", "training.epochs=1")
     content, shown = reported(concf, trained(tmp_path, *words, preset="paper"), "--examples", 100)
     assert [each["name"] for each in content["recommenders"]] == ["bpr"]
     assert content["complementarity"] is None

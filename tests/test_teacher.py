@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from small_ablations import SEED, generator, small, tiny
 from small_run import SMALL, assert_same_end, small_data
 from torch import Tensor
@@ -49,7 +47,7 @@ def any_lists(data: Split, length: int, seed: int = 0) -> Tensor:
 
 
 def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None:
-    data, lists = tiny(), any_lists(tiny(), 9)
+    data, lists = tiny(), any_lists(tiny(), 6)
     seen = []
     run = train(data, small(), teacher=lists, watch_rankings=lambda *_: seen.append(_[1].consensus.target.clone()))
     assert len(seen) == 3
@@ -61,9 +59,9 @@ def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None
 
 
 def test_lists_shorter_than_the_consensus_loss_leave_empty_places_and_longer_ones_are_cut() -> None:
-    data, chosen = tiny(), small(consensus={"length": 3, "tail": 2})
+    data, chosen = tiny(), small(consensus={"length": 3})
     long = any_lists(data, 8)
-    assert torch.equal(Trainer(data, chosen, parts=Parts(teacher=long)).consensus.target, long[:, :5])
+    assert torch.equal(Trainer(data, chosen, parts=Parts(teacher=long)).consensus.target, long[:, :6])
     short = Trainer(data, chosen, parts=Parts(teacher=long[:, :2]))
     assert torch.equal(short.consensus.target[:, :2], long[:, :2])
     assert (short.consensus.target[:, 2:] == -1).all()
@@ -82,18 +80,16 @@ def test_lists_that_are_not_everyones_are_refused(tmp_path: Path, teacher: Tenso
     assert not (tmp_path / "run").exists()
 
 
-# Whom a run watches
+# When a run stops
 
 
-@pytest.mark.parametrize(("watch", "every", "rises", "end"), [
-    ("all", 1, {"bpr": 4, "cml": 6, "consensus": 2}, 9),
-    ("bpr", 1, {"bpr": 4, "cml": 6, "consensus": 2}, 7),
-    ("consensus", 1, {"bpr": 4, "cml": 6, "consensus": 2}, 5),
-    ("all", 4, {"bpr": 2, "cml": 9, "consensus": 0}, 12),  # heads rest by the epoch: one of them still rose
-    ("all", 4, {"bpr": 2, "cml": 2, "consensus": 8}, 16),  # a consensus rests by two rankings
+@pytest.mark.parametrize(("every", "rises", "end"), [
+    (1, {"bpr": 4, "cml": 6, "consensus": 2}, 9),
+    (4, {"bpr": 2, "cml": 9, "consensus": 0}, 12),  # heads rest by the epoch: one of them still rose
+    (4, {"bpr": 2, "cml": 2, "consensus": 8}, 16),  # a consensus rests by two rankings
 ])  # fmt: skip
-def test_a_run_ends_when_nothing_that_it_watches_has_risen_for_so_long(
-    monkeypatch: pytest.MonkeyPatch, watch: str, every: int, rises: dict[str, int], end: int
+def test_a_run_ends_when_no_validation_metric_has_risen_for_so_long(
+    monkeypatch: pytest.MonkeyPatch, every: int, rises: dict[str, int], end: int
 ) -> None:
     """Validation rises up to those epochs, then falls; patience is counted from epoch 1 on."""
     rises = {"R-consensus": 0} | rises
@@ -107,7 +103,7 @@ def test_a_run_ends_when_nothing_that_it_watches_has_risen_for_so_long(
     )
     monkeypatch.setattr(RankingConsensus, "validate", lambda _, lists: {name: recall(name) for name in lists})
     monkeypatch.setattr(RankingConsensus, "validate_heads", lambda each: {name: recall(name) for name in each.heads})
-    training = {"epochs": 40, "patience": 3, "watch": watch}
+    training = {"epochs": 40, "patience": 3}
     chosen = small(objectives=("bpr", "cml"), consensus={"every": every, "window": 1}, training=training)
     run = train(tiny(), chosen, seed=1)
     assert run.epoch - 1 == end
@@ -168,14 +164,8 @@ def test_an_objective_several_times_starts_differently_each_time(kind: str, shar
     assert len({*trainer.epoch(0)["loss"].values()}) == 5
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
-def test_the_warm_up_stands_in_for_the_window_in_the_first_consensus_loss_alone(
-    warm_up: int, window: int, every: int
-) -> None:
-    for begins in ("full-window", "warm-up", "after-warm-up"):
-        base = ReferenceSettings().changed({"consensus": {"every": every, "begins": begins}})
-        given_both = base.changed({"consensus": {"window": window, "warm_up": warm_up}})
-        as_window = base.changed({"consensus": {"window": warm_up}})
-        assert given_both.consensus.first_consensus_epoch == as_window.consensus.first_consensus_epoch
-        back = given_both.consensus.model_copy(update={"window": warm_up, "warm_up": None})
-        assert back == as_window.consensus
+def test_a_window_of_all_rankings_warms_up_as_the_papers() -> None:
+    whole, five = (ReferenceSettings().changed({"consensus": {"window": window}}) for window in (None, 5))
+    assert whole.consensus.first_consensus_epoch == five.consensus.first_consensus_epoch
+    with pytest.raises(ConfigError, match="set window"):
+        whole.changed({"consensus": {"window_moves": False}})

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 STRONG: dict[str, Any] = {"dimensions": 8, "consensus": {"top_k": 12, "shown": 10}}
 SMALL: dict[str, Any] = {
     "model": {"dimensions": 8},
-    "consensus": {"every": 2, "warm_up": 2, "top_k": 12, "kept": 16, "length": 4, "tail": 4, "shown": 10},
+    "consensus": {"every": 2, "window": 2, "top_k": 12, "length": 4, "shown": 10},
     "training": {"epochs": 7, "learning_rate": 0.02, "batch": 256, "patience": 3},
 }
 VARIANTS = {name: (name, SMALL) for name in ("reference", "paper")} | {
@@ -158,7 +158,7 @@ def test_test_figures_leave_out_what_was_validated_by_and_validation_figures_not
         assert not (listed & seen).any()
 
 
-ROOM = {"consensus": {"top_k": 40, "kept": 40, "every": 1, "shown": 20}, "training": {"epochs": 1}}
+ROOM = {"consensus": {"top_k": 40, "every": 1, "shown": 20}, "training": {"epochs": 1}}
 
 
 @pytest.mark.parametrize(("preset", "test_part"), [("strong", "as it is"), ("reference", "long")])

@@ -35,7 +35,7 @@ def small() -> Split:
 def settings(metric: str, **consensus: Any) -> RunSettings:
     changes = {
         "model": {"dimensions": 8, "initial_std": 0.3},
-        "consensus": {"every": 1, "window": 2, "top_k": 8, "kept": 10, "length": 3, "tail": 2} | consensus,
+        "consensus": {"every": 1, "window": 2, "top_k": 8, "length": 3} | consensus,
         "training": {"epochs": 3, "batch": 64, "metric": metric},
     }
     return choose_settings("reference", changes=changes)
@@ -51,7 +51,7 @@ def figure(model: Any, data: Split, metric: str) -> float:
     return evaluate(model, data, on="valid", at=int(n), metrics=name).means()[metric]
 
 
-EVERYTHING = {"top_k": None, "kept": None, "tail": None}
+EVERYTHING = {"top_k": None}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from concf.reference.batches import Batch, Sampler
 from concf.reference.encoders import factorisation
 from concf.reference.head_losses import HeadLosses
 from concf.reference.model import Model
-from concf.reference.objectives import LossSettings, choose
+from concf.reference.objectives import UNOBSERVED, choose
 from concf.runs.run import Run
 from concf.strong import softmax
 
@@ -167,7 +167,7 @@ def test_weight_2_is_the_row_twice_for_the_softmax() -> None:
 
 def literal_loss(name: str, s: torch.Tensor, weight: torch.Tensor) -> float:
     """L of all pairs with weights [users, items], a pair of weight w as w rows; item 0 is everyone's negative."""
-    observed, a = weight > 0, LossSettings().unobserved
+    observed, a = weight > 0, UNOBSERVED
     if name == "multinomial":
         terms = s.logsumexp(1, keepdim=True) - s
     elif name == "multinomial-users":

@@ -291,7 +291,7 @@ BUGS = [
     ),
     Bug(
         "training/trainer.py", "Trainer.load_state_dict",
-        'self.initial.copy_(state["initial"])', 'self.initial.copy_(state["weights"])',
+        'self.balance.initial.copy_(state["initial"])', 'self.balance.initial.copy_(state["weights"])',
         "a resumed run balances its heads by wrong initial losses", "checkpoint",
     ),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from concf.runs.run import Run
 from concf.runs.settings import RunSettings, from_word
 from concf.runs.watchers import Watch
 from concf.runtime.arguments import check_seed
-from concf.runtime.settings import named, read_toml
+from concf.runtime.settings import read_toml
 from concf.strong.run import StrongRun
 from concf.strong.settings import StrongSettings
 from concf.strong.train import train_strong
@@ -159,5 +159,5 @@ def choose_settings(
             f"({', '.join(other.presets)}), or leave it out"
         )
     if single is not None:
-        layers.append({"objectives": (single,), "training": {"watch": named(single)[0]}})
+        layers.append({"objectives": (single,)})
     return base.changed(*layers)

@@ -7,15 +7,19 @@ gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from concf.reference.cuda_graphs import make_adam
 from concf.reference.settings import ReferenceSettings
 
 ITEM_SHARE = 0.5  # weight of the items' norm in a gradient scale
+EXPONENT = {"own": 0.15, "whole": 1.0}  # of the training ratio: the released code's, and that of Eq. 15
+LEARNING_RATE = {"adam": 0.01, "descent": 1e-4}  # of lambda_x: the released code's; the paper leaves it open
+FLOOR = {"adam": 0.01, "descent": 1e-4}  # least lambda_x before all are scaled to their sum: the released code's; ours
 TINY = 1e-30  # a head without gradient has scale 0 and slope 0
 
 
@@ -32,11 +36,15 @@ class Balance:
         self.weights = torch.ones(n_heads, device=device, dtype=dtype)
         self.initial = torch.ones_like(self.weights)
         self.sets_initial = torch.ones((), dtype=torch.bool, device=device)
-        rate = settings.balance.learning_rate
+        kind = settings.balance.optimiser
+        self.total, self.floor = (
+            float(n_heads) if kind == "adam" else 1.0,
+            FLOOR[kind],
+        )  # sum of lambda_x, and the least
         self.optimiser: torch.optim.Optimizer = (
-            make_adam([self.weights], device, rate)
-            if settings.balance.optimiser == "adam"
-            else torch.optim.SGD([self.weights], lr=rate)
+            make_adam([self.weights], device, LEARNING_RATE[kind])
+            if kind == "adam"
+            else torch.optim.SGD([self.weights], lr=LEARNING_RATE[kind])
         )
 
     def step(self, own: Tensor, learned: Tensor, scale: Tensor, projection: Tensor) -> None:
@@ -48,23 +56,11 @@ class Balance:
         loss = self.weights * own if balance.ratio_of == "own" else own + consensus.weight * learned
         sets = self.sets_initial & (loss > 0)  # Eq. 15 divides by L^0
         self.initial.copy_(torch.where(sets, loss, self.initial))
-        ratio = training_ratio(loss, self.initial, balance.exponent)
+        ratio = training_ratio(loss, self.initial, EXPONENT[balance.ratio_of])
         slope = (scale if consensus.weight_range is None else projection) / self.weights  # dG_x / dlambda_x
         self.weights.grad = weight_gradient(scale, slope, ratio)
         self.optimiser.step()
-        total = balance.total if balance.total is not None else float(len(self.weights))
-        self.weights.copy_(normalise(self.weights, total, balance.floor))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the next step depends on."""
-        state = {"weights": self.weights, "initial": self.initial}
-        return state | {"weight_optimiser": self.optimiser.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.weights.copy_(state["weights"])
-        self.initial.copy_(state["initial"])
-        restore(self.optimiser, state["weight_optimiser"])
+        self.weights.copy_(normalise(self.weights, self.total, self.floor))
 
 
 def gradient_scale(
@@ -101,15 +97,3 @@ def normalise(weights: Tensor, total: float, floor: float) -> Tensor:
     """[heads] weights, clamped to the floor and then scaled to the total."""
     clamped = weights.clamp(min=floor)
     return clamped * (total / clamped.sum())
-
-
-def make_adam(parameters: Iterable[Tensor], device: torch.device, lr: float, decay: float = 0.0) -> torch.optim.Adam:
-    """Fused Adam; on a GPU its steps can be captured in a CUDA graph."""
-    on_gpu = device.type == "cuda"
-    return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=True, capturable=on_gpu)
-
-
-def restore(optimiser: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load moments and step counts; learning rate and weight decay stay those of the settings."""
-    moments = {int(number): part for number, part in saved["state"].items()}  # JSON has string keys
-    optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -6,7 +6,7 @@ On a CPU the step is simply called.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -74,6 +74,12 @@ class CudaGraph:
         finally:
             if collects:
                 gc.enable()
+
+
+def make_adam(parameters: Iterable[Tensor], device: torch.device, lr: float, decay: float = 0.0) -> torch.optim.Adam:
+    """Fused Adam; on a GPU its steps can be captured."""
+    on_gpu = device.type == "cuda"
+    return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=True, capturable=on_gpu)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

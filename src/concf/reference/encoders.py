@@ -132,12 +132,9 @@ EncoderMaker = Callable[[int, int, Sharing, csr_array], Encoder]  # dimensions, 
 
 def mlp(dropout: float = 0.0) -> EncoderMaker:
     """The paper's target model."""
-
-    def make(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> Encoder:  # noqa: ARG001
-        first = 1 if sharing in ("full", "layer") else heads
-        return MLP(dimensions, first, 1 if sharing == "full" else heads, dropout)
-
-    return make
+    return lambda dimensions, heads, sharing, train: MLP(  # noqa: ARG005
+        dimensions, 1 if sharing in ("full", "layer") else heads, 1 if sharing == "full" else heads, dropout
+    )
 
 
 def factorisation() -> EncoderMaker:

@@ -34,10 +34,8 @@ class HeadLosses:
 
     def items_of_batch(self, batch: Batch) -> Tensor:
         """Items that are encoded for L_CF: the positives and, where a loss uses them, the negatives."""
-        return batch.items if self._uses_negatives() else batch.positive
-
-    def _uses_negatives(self) -> bool:
-        return any(objective.needs in ("pairs", "users") for objective in self.objectives.values())
+        uses_negatives = any(objective.needs in ("pairs", "users") for objective in self.objectives.values())
+        return batch.items if uses_negatives else batch.positive
 
     def end(self) -> None:
         """Wait for all streams, after the gradients were computed."""
@@ -92,10 +90,8 @@ class HeadLosses:
 
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
         """k scores [B] of the pairs (user, item); item: [k B] the first item of every user, then the second, ..."""
-        (vectors, offset), (items, bias) = (
-            self.model.head(name).user(h_user, user),
-            self.model.head(name).item(h_item, item),
-        )
+        vectors, offset = self.model.head(name).user(h_user, user)
+        items, bias = self.model.head(name).item(h_item, item)
         pairs = torch.arange(len(item), device=item.device).view(-1, len(user)).T
         scores = listed_scores(vectors[None], offset[None], items[None], bias[None], pairs)[0]
         return list(self.objectives[name].score(scores).unbind(1))
@@ -144,11 +140,10 @@ class HeadLosses:
         lists = consensus_target[users]  # [b, L]
         empty, lists = lists < 0, lists.clamp(min=0)
         vectors, offset, items, bias = sides
-        raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
-        scores = [self.objectives[name].consensus_score(each) for name, each in zip(names, raw, strict=True)]
-        for x, name in enumerate(names):
-            if clip and name in clip:
-                scores[x] = scores[x].clamp(-clip[name], clip[name])
+        scores = []
+        for name, raw in zip(names, listed_scores(vectors, offset, items, bias, lists), strict=True):  # raw: [b, L]
+            score, bound = self.objectives[name].consensus_score(raw), (clip or {}).get(name)
+            scores.append(score if bound is None else score.clamp(-bound, bound))
         masked = torch.stack(scores).masked_fill(empty, -torch.inf)
         return self._of_all(names, listwise(masked, length, weight))
 

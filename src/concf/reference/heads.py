@@ -33,10 +33,6 @@ class Head(nn.Module, ABC):
         """Item vectors and biases."""
 
 
-def _zeros(encoding: Tensor) -> Tensor:
-    return encoding.new_zeros(len(encoding))
-
-
 class DotHead(Head):
     """CF-A: <f(h_u), f(h_i)>, f linear."""
 
@@ -46,7 +42,7 @@ class DotHead(Head):
 
     def user(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
         """f(h_u)."""
-        return self.map(encoding), _zeros(encoding)
+        return self.map(encoding), encoding.new_zeros(len(encoding))
 
     item = user
 
@@ -90,7 +86,7 @@ class ProductHead(Head):
 
     def item(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
         """h_i."""
-        return encoding, _zeros(encoding)
+        return encoding, encoding.new_zeros(len(encoding))
 
 
 class TableHead(Head):
@@ -120,7 +116,7 @@ class ItemTableHead(TableHead):
 
     def user(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
         """h_u."""
-        return encoding, _zeros(encoding)
+        return encoding, encoding.new_zeros(len(encoding))
 
     def item(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
         """V_i, b_i."""

@@ -54,6 +54,12 @@ def two_layers(
     return encoded
 
 
+def gram(rows: Tensor) -> Tensor:
+    """[d, d] Gram matrix of rows [n, d]."""
+    product: Tensor = _Gram.apply(rows)  # type: ignore[no-untyped-call]
+    return product
+
+
 class Sparse(nn.Module):
     """Constant sparse matrix, stored with its transpose: forward and backward products both go by rows."""
 
@@ -106,6 +112,21 @@ class _SparseProduct(torch.autograd.Function):
         return None, None, ctx.transposed @ upstream.contiguous()
 
 
+class _Gram(torch.autograd.Function):
+    """Gram matrix whose gradient takes one product instead of two: both factors are the same."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        return rows.T @ rows
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        (rows,) = ctx.saved_tensors
+        gradient: Tensor = rows @ (upstream + upstream.T)
+        return gradient
+
+
 class _TwoLayers(torch.autograd.Function):
     """The derivative of a positive hidden unit is the dropout scale, else 0: the dropout mask is not stored."""
 
@@ -136,19 +157,19 @@ class _TwoLayers(torch.autograd.Function):
         if has_kernel(rows):
             from concf.reference import triton_kernels
 
-            found = triton_kernels.two_layers_gradient(upstream, ctx.share, ctx.seed, *ctx.saved_tensors)
+            gradients = triton_kernels.two_layers_gradient(upstream, ctx.share, ctx.seed, *ctx.saved_tensors)
         else:
             rows, w, hidden, v = ctx.saved_tensors
             inner = torch.bmm(upstream, v.transpose(1, 2) * (1 / (1 - ctx.share)))
             inner = torch.ops.aten.threshold_backward(inner, hidden, 0)
-            found = (
+            gradients = (
                 torch.bmm(inner, w.transpose(1, 2)),
                 _side_by_side(rows.transpose(1, 2), inner).contiguous(),
                 inner.sum(1, keepdim=True),
                 torch.bmm(hidden.transpose(1, 2), upstream),
                 upstream.sum(1, keepdim=True),
             )
-        return *(part.sum_to_size(shape) for part, shape in zip(found, ctx.shapes, strict=True)), None, None
+        return *(part.sum_to_size(shape) for part, shape in zip(gradients, ctx.shapes, strict=True)), None, None
 
 
 def _side_by_side(rows: Tensor, maps: Tensor) -> Tensor:
@@ -369,8 +390,8 @@ class _TakeAndPart(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor | None, *parts: Tensor | None) -> tuple[Tensor | None, None]:
         (ids,), (_, n, size) = ctx.saved_tensors, ctx.shape
-        there = [each for each in parts if each is not None]
         total = None
-        if there:
-            total = torch.stack([there[0].new_zeros(n, size) if each is None else each for each in parts])
+        if any(part is not None for part in parts):
+            zeros = next(part for part in parts if part is not None).new_zeros(n, size)
+            total = torch.stack([zeros if part is None else part for part in parts])
         return total if upstream is None else _add_rows(upstream, ids, n, total), None

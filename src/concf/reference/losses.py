@@ -6,11 +6,10 @@ Every loss is a sum over the batch. B observed pairs (u, i), with one unobserved
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from concf.reference.kernels import gram
 
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ def squared_error_everywhere(
     """
     positive = (user * used).sum(1)
     observed = ((1 - positive).square() - unobserved * positive.square()).sum()
-    everywhere = (_gram(share.sqrt()[:, None] * user) * _gram(item)).sum()
+    everywhere = (gram(share.sqrt()[:, None] * user) * gram(item)).sum()
     return scale * (observed + unobserved * everywhere)
 
 
@@ -65,24 +64,3 @@ def multinomial(
     elif likelihood == "mean":
         weight = weight / weight.sum().clamp(min=1)
     return (weight * (degree * partition - observed)).sum()
-
-
-def _gram(rows: Tensor) -> Tensor:
-    """[d, d] Gram matrix of rows [n, d]."""
-    gram: Tensor = _Gram.apply(rows)  # type: ignore[no-untyped-call]
-    return gram
-
-
-class _Gram(torch.autograd.Function):
-    """Gram matrix whose gradient takes one product instead of two: both factors are the same."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        return rows.T @ rows
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:
-        (rows,) = ctx.saved_tensors
-        gradient: Tensor = rows @ (upstream + upstream.T)
-        return gradient

@@ -26,15 +26,9 @@ class Model(nn.Module):
     """
 
     def __init__(
-        self,
-        train: csr_array,
-        objectives: Mapping[str, Objective],
-        *,
-        dimensions: int = 64,
-        encoder: EncoderMaker | None = None,
-        sharing: Sharing = "embedding",
-        initial_std: float | None = 0.01,
-    ) -> None:
+        self, train: csr_array, objectives: Mapping[str, Objective], *, dimensions: int = 64,
+        encoder: EncoderMaker | None = None, sharing: Sharing = "embedding", initial_std: float | None = 0.01,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.n_users: int = train.shape[0]
         self.n_items: int = train.shape[1]

@@ -17,6 +17,8 @@ from concf.reference.heads import DotHead, Head, ItemTableHead, MetricHead, Prod
 from concf.runtime.settings import Settings, named
 
 Needs = Literal["pairs", "everything", "items", "users"]
+CONSENSUS_SCALE = {"squared": 10.0, "plain": 1.0}  # of CF-B's score: in the unit ball, squared distances are small
+UNOBSERVED = 0.05  # weight of an unobserved pair in CF-D over all pairs, most of which are unobserved
 
 
 def _identity(scores: Tensor) -> Tensor:
@@ -35,6 +37,7 @@ class Objective:
     head:   made from (size of an encoding, number of users, number of items)
     score:  maps the head's inner product to the score in the loss; it must keep the order
     consensus_score: maps the head's inner product to the score in the consensus loss
+    distilled: whether the head learns from the consensus; the column-wise CF-E' only votes
     """
 
     loss: Callable[..., Tensor]
@@ -42,21 +45,20 @@ class Objective:
     needs: Needs = "pairs"
     score: Callable[[Tensor], Tensor] = _identity
     consensus_score: Callable[[Tensor], Tensor] = _identity
+    distilled: bool = True
 
 
 class LossSettings(Settings):
     """Parameters of the objectives, where the paper and its released code differ or leave a choice."""
 
     margin: float = Field(1.0, gt=0, description="margin of CF-B (cml)")
-    distance: Literal["squared", "plain"] = Field("squared", description="distance that CF-B trains on")
-    distance_scale: float = Field(
-        10.0, gt=0, description="in the consensus loss CF-B scores by minus the distance, times this"
+    distance: Literal["squared", "plain"] = Field(
+        "squared", description="distance that CF-B trains on; in the consensus loss a squared one is scaled by 10"
     )
     error_scale: float = Field(1.0, gt=0, description="factor of CF-D's squared error; Eq. 4 has 1/2")
     likelihood: Literal["rows", "users", "mean"] = Field(
         "rows", description="CF-E: sum over the rows of a batch (Eq. 5), each by its length (users), or their mean"
     )
-    unobserved: float = Field(0.05, gt=0, description="weight of an unobserved pair in CF-D over all pairs")
 
 
 OBJECTIVES: dict[str, Objective | Callable[[LossSettings], Objective]] = {  # name: loss, head, needs
@@ -64,7 +66,7 @@ OBJECTIVES: dict[str, Objective | Callable[[LossSettings], Objective]] = {  # na
     "cml": lambda chosen: Objective(
         partial(losses.cml, margin=chosen.margin), MetricHead, "pairs",
         score=partial(distance_score, kind=chosen.distance),
-        consensus_score=partial(distance_score, kind=chosen.distance, scale=chosen.distance_scale),
+        consensus_score=partial(distance_score, kind=chosen.distance, scale=CONSENSUS_SCALE[chosen.distance]),
     ),
     "cross-entropy": Objective(losses.cross_entropy, ProductHead, "pairs"),
     "squared-error": lambda chosen: Objective(
@@ -74,10 +76,10 @@ OBJECTIVES: dict[str, Objective | Callable[[LossSettings], Objective]] = {  # na
         partial(losses.multinomial, likelihood=chosen.likelihood), ItemTableHead, "items"
     ),
     "multinomial-users": lambda chosen: Objective(
-        partial(losses.multinomial, likelihood=chosen.likelihood), UserTableHead, "users"
+        partial(losses.multinomial, likelihood=chosen.likelihood), UserTableHead, "users", distilled=False
     ),
     "squared-error-everywhere": lambda chosen: Objective(
-        partial(losses.squared_error_everywhere, unobserved=chosen.unobserved, scale=chosen.error_scale),
+        partial(losses.squared_error_everywhere, unobserved=UNOBSERVED, scale=chosen.error_scale),
         ProductHead, "everything",
     ),
 }  # fmt: skip  # a row of yours: OBJECTIVES["hinge"] = Objective(...)

@@ -42,14 +42,13 @@ class RankingConsensus:
         self.seen_by_validated = Seen(seen[validated], self.device)
         self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for all users
         n_items = model.n_items
-        self.top_k, self.kept = (min(each or n_items, n_items) for each in (settings.top_k, settings.kept))
+        self.top_k, self.kept = (min(n or n_items, n_items) for n in (settings.top_k, settings.kept))
         self.voters = [x for x, name in enumerate(self.heads) if name not in settings.non_voting]
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
         self.n_rankings = 0
         self._voted: tuple[Tensor, list[Tensor]] | None = None  # ranking and window of the newest consensus
-        length = settings.length + settings.tail if settings.tail is not None else len(self.voters) * self.top_k
-        size = model.n_users, min(length, n_items)
+        size = model.n_users, min(settings.target_length or len(self.voters) * self.top_k, n_items)
         self.target = torch.full(size, NOTHING, dtype=torch.int32, device=self.device)
         self.teacher = None if teacher is None else self._learn_from(teacher)  # its checksum
 
@@ -87,7 +86,7 @@ class RankingConsensus:
         return {name: self.validation.of_its_users(ranked) for name, ranked in lists.items()}
 
     def _rank(self, name: str, factors: Factors, k: int, *, everyone: bool = True) -> Tensor:
-        if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
+        if not torch.stack([side.isfinite().all() for side in (factors.user, factors.item)]).all():
             raise DataError(f"head {name!r} scores by vectors that are not finite; try a lower training.learning_rate")
         if everyone and self.ranks_all:
             return rank_everyone(factors, k, self.seen, self.users)
@@ -97,11 +96,12 @@ class RankingConsensus:
     def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
         """Compute the RC- and the R-consensus (Eq. 10-12) of the heads' lists, and renew the target."""
         chosen = self.settings
-        newest = torch.stack([each[:, : self.kept] for each in lists.values()])
-        self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
+        newest = torch.stack([ranked[:, : self.kept] for ranked in lists.values()])
         self.n_rankings += 1
+        window = chosen.window or self.n_rankings
+        self.queue = [*self.queue, newest][-max(window, 2) :]
         if chosen.window_moves:
-            self.window = self.queue[-chosen.window :]
+            self.window = self.queue[-window:]
         ranking = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
         self._voted = ranking, list(self.window)
         both, by_rank = consensus(
@@ -111,8 +111,8 @@ class RankingConsensus:
         )  # fmt: skip
         if not self.teacher:
             self.target.copy_(self.group.gather(both[:, : self.target.shape[1]], self.model.n_users))
-        if not chosen.window_moves and self.n_rankings == chosen.window + 1:
-            self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
+        if not chosen.window_moves and self.n_rankings == window + 1:
+            self.window = self.queue[-window:]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
 
     def _list_length(self) -> int:
@@ -160,17 +160,18 @@ class RankingConsensus:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next epochs depend on, for all users; rankings in both queue and window are stored once."""
-        rankings = list({id(each): each for each in (*self.queue, *self.window)}.values())
-        where = {id(each): n for n, each in enumerate(rankings)}
+        rankings = list({id(ranking): ranking for ranking in (*self.queue, *self.window)}.values())
+        number = {id(ranking): n for n, ranking in enumerate(rankings)}
         return {
             "target": self.target, "n_rankings": self.n_rankings,
-            "rankings": [self.group.gather(each, self.model.n_users, 1) for each in rankings],
-            "queue": [where[id(each)] for each in self.queue], "window": [where[id(each)] for each in self.window],
+            "rankings": [self.group.gather(ranking, self.model.n_users, 1) for ranking in rankings],
+            "queue": [number[id(ranking)] for ranking in self.queue],
+            "window": [number[id(ranking)] for ranking in self.window],
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.target.copy_(state["target"])
         self.n_rankings = state["n_rankings"]
-        rankings = [each[:, self.users].clone() for each in state["rankings"]]
+        rankings = [ranking[:, self.users].clone() for ranking in state["rankings"]]
         self.queue, self.window = ([rankings[n] for n in state[name]] for name in ("queue", "window"))

@@ -13,6 +13,9 @@ from concf.reference.objectives import FIVE, OBJECTIVES, LossSettings, imported
 from concf.runs.settings import EVERYTHING, RunSettings, ValidationSettings, VotingSettings
 from concf.runtime.settings import Settings, named
 
+RANKS_PER_VOTE = 5  # M / K: an item that falls out of the first M has rank M, so M must lie well below the votes
+WARM_UP = 5  # the paper's |Q|: rankings before the consensus loss where the window holds all of them
+
 
 class ModelSettings(Settings):
     """The encoder, or backbone, under all heads."""
@@ -45,23 +48,17 @@ class ConsensusSettings(VotingSettings):
 
     weight: float = Field(0.005, ge=0, description="alpha: weight of the consensus loss; 0: no distillation")
     every: int = Field(20, ge=1, description="p: epochs between two rankings")
-    window: int = Field(10, ge=1, description="|Q|: rankings over which consistency is measured")
+    window: int | None = Field(10, ge=1, description="|Q|: rankings over which consistency is measured; none: all")
     consistency_temperature: float | None = Field(
         100.0, gt=0, description="T_c: the smaller, the more a changing rank costs; none: ranks alone (R-consensus)"
     )
-    kept: int | None = Field(500, ge=1, description="M: items of each ranking that are kept; none: all")
     length: int = Field(50, ge=1, description="N: items of the consensus target that students learn to order")
-    tail: int | None = Field(
-        50, ge=0, description="further items of the target, in the denominators only; none: all that have a vote"
-    )
-    warm_up: int | None = Field(None, ge=1, description="rankings before the consensus loss begins; none: |Q|")
     begins: Literal["full-window", "warm-up", "after-warm-up"] = Field(
         "full-window", description="the consensus loss begins after the |Q|-th ranking, at epoch |Q| p, or one later"
     )
     window_moves: bool = Field(True, description="false: consistency is measured once, over rankings up to epoch |Q| p")
     newest_votes: bool = Field(True, description="false: the ranking before the newest one votes")
     non_voting: tuple[str, ...] = Field((), description="heads that do not vote")
-    undistilled: tuple[str, ...] = Field(("multinomial-users",), description="heads without consensus loss")
     weight_range: tuple[float, float] | None = Field(
         (0.5, 2.0), description="lambda_x is clipped to it where it weighs the consensus loss; none: it is not"
     )
@@ -73,14 +70,24 @@ class ConsensusSettings(VotingSettings):
     def _makes_sense(self) -> ConsensusSettings:
         if self.weight_range is not None and not 0 <= self.weight_range[0] <= self.weight_range[1]:
             raise ValueError(f"weight_range = {self.weight_range}: expected two numbers, 0 or more, the lower first")
-        if self.kept is not None and (self.top_k is None or self.top_k > self.kept):
-            raise ValueError(f"top_k = {self.top_k} of a ranking vote, but only kept = {self.kept} of them are kept")
+        if self.window is None and not self.window_moves:
+            raise ValueError("window_moves = false measures consistency over the first |Q| rankings: set window")
         return self
+
+    @property
+    def kept(self) -> int | None:
+        """M: items of each ranking that are kept for the standard deviation of ranks (Eq. 11); None: all."""
+        return None if self.top_k is None else RANKS_PER_VOTE * self.top_k
+
+    @property
+    def target_length(self) -> int | None:
+        """Items of the consensus target: N to order, and N more in the denominators of Eq. 13; None: all with votes."""
+        return None if self.top_k is None else 2 * self.length
 
     @property
     def first_consensus_epoch(self) -> int:
         """First epoch after the warm-up (Algorithm 1, line 6), by `begins`; at least the voting ranking is there."""
-        warm_up = (self.warm_up or self.window) * self.every
+        warm_up = (self.window or WARM_UP) * self.every
         first = {"full-window": warm_up - self.every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}
         return max(first[self.begins], 1 if self.newest_votes else self.every + 1)
 
@@ -90,14 +97,13 @@ class BalanceSettings(Settings):
 
     on: bool = Field(True, description="false: every lambda_x stays 1")
     ratio_of: Literal["own", "whole"] = Field(
-        "own", description="training ratio of lambda_x L_CF-x (own), or of L_x with its consensus loss (whole)"
+        "own",
+        description="training ratio: of lambda_x L_CF-x to the power of 0.15 (own), or of L_x as in Eq. 15 (whole)",
     )
-    exponent: float = Field(0.15, ge=0, description="exponent of the training ratio")
     settle: int = Field(10, ge=0, description="epochs in which every batch sets L^0; 0: the first batch alone")
-    total: float | None = Field(None, gt=0, description="sum of all lambda_x; none: the number of heads")
-    floor: float = Field(0.01, gt=0, description="least lambda_x, before all are scaled to the total")
-    optimiser: Literal["adam", "descent"] = Field("adam", description="optimiser of lambda_x; descent: plain gradient")
-    learning_rate: float = Field(0.01, gt=0, description="learning rate of lambda_x")
+    optimiser: Literal["adam", "descent"] = Field(
+        "adam", description="of lambda_x: Adam, their sum the number of heads; or gradient descent, their sum 1"
+    )
     norm: Literal["sides", "joint"] = Field(
         "sides", description="gradient scale: norm(users) + norm(items) / 2, or the norm of both as one"
     )
@@ -111,13 +117,8 @@ class TrainingSettings(ValidationSettings):
     learning_rate: float = Field(0.01, gt=0, description="learning rate of the model, by Adam")
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty of all parameters")
     patience: int | None = Field(
-        20, ge=1, description="epochs without a rise before a run stops, once the consensus loss began; none: never"
+        20, ge=1, description="epochs without a rise before a run stops, once the consensus loss began; none: no stop"
     )
-    validate_every: int = Field(1, ge=1, description="epochs between two validations of the heads; rankings are, too")
-    watch: str = Field(
-        EVERYTHING, description="whose validation stops a run: all, consensus, R-consensus, or a head's name"
-    )
-    tf32: bool = Field(True, description="on a GPU: matrix products in TF32")
 
 
 class ReferenceSettings(RunSettings):
@@ -141,26 +142,19 @@ class ReferenceSettings(RunSettings):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ReferenceSettings:
-        heads, consensus = set(self.heads), self.consensus
+        heads = set(self.heads)
         if not self.objectives or len(heads) < len(self.objectives):
             raise ValueError(f"objectives {list(self.objectives)}: expected one or more, each once")
         taken = {CONSENSUS, R_CONSENSUS, EVERYTHING} & heads
         if taken:
             raise ValueError(f"a head cannot be called {taken.pop()!r}: results have that name")
-        unknown = sorted({*consensus.non_voting, *consensus.undistilled} - {*heads, *OBJECTIVES})
+        unknown = sorted(set(self.non_voting) - {*heads, *OBJECTIVES})
         if unknown:
-            raise ValueError(
-                f"consensus.non_voting, consensus.undistilled: no head is called {', '.join(unknown)}; there are "
-                f"{', '.join(self.heads)}"
-            )
+            raise ValueError(f"consensus.non_voting: unknown {', '.join(unknown)}; heads: {', '.join(self.heads)}")
         if self.balances and self.model.sharing == "none":
             raise ValueError("with sharing 'none' there is no shared embedding to balance on: set balance.on = false")
-        if self.training.watch not in (*heads, CONSENSUS, R_CONSENSUS, EVERYTHING):
-            raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
-        if self.several and heads <= set(consensus.non_voting):
+        if self.several and heads <= set(self.non_voting):
             raise ValueError("consensus.non_voting names every head: none is left to vote")
-        if self.teaches and heads <= set(consensus.undistilled):
-            raise ValueError("consensus.undistilled names every head: to teach none, set consensus.weight = 0")
         return self
 
     @property
@@ -190,12 +184,11 @@ class ReferenceSettings(RunSettings):
 
     def single(self, objective: str) -> ReferenceSettings:
         """SingleCF: the same settings with one head."""
-        training = self.training.model_copy(update={"watch": named(objective)[0]})
-        return self.model_copy(update={"objectives": (objective,), "training": training})
+        return self.model_copy(update={"objectives": (objective,)})
 
 
 PAPER = ReferenceSettings(
-    losses=LossSettings(distance="plain", distance_scale=1.0, error_scale=0.5),
+    losses=LossSettings(distance="plain", error_scale=0.5),
     model=ModelSettings(initial_std=None, dropout=0.0),
     consensus=ConsensusSettings(
         weight=0.01,
@@ -205,16 +198,7 @@ PAPER = ReferenceSettings(
         non_voting=("multinomial-users",),
         weight_range=None,
     ),
-    balance=BalanceSettings(
-        ratio_of="whole",
-        exponent=1.0,
-        settle=0,
-        total=1.0,
-        floor=1e-4,
-        optimiser="descent",
-        learning_rate=1e-4,  # the paper leaves it open
-        norm="joint",
-    ),
+    balance=BalanceSettings(ratio_of="whole", settle=0, optimiser="descent", norm="joint"),
     training=TrainingSettings(weight_decay=0.0),
 )
 

@@ -1,6 +1,6 @@
 """Algorithm 1: train the heads, compute their consensus, distil it, keep the best epochs.
 
-The lines of the algorithm are numbered here and in `trainer.py`, as in the paper.
+The lines of the algorithm are numbered here, in `trainer.py` and in `step.py`, as in the paper.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.validation import refuse_blind
 from concf.reference import kernels
+from concf.reference.head_losses import HeadLosses
 from concf.reference.objectives import choose
+from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.run import ReferenceRun
 from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Parts, Trainer
 from concf.runs import job as jobs
 from concf.runs.job import Job
 from concf.runs.memory import FLOAT, INT, Tables, kept_memory, refuse_too_large
-from concf.runs.settings import EVERYTHING
 from concf.runs.watchers import note_of
 from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
 from concf.runtime.progress import working
@@ -37,7 +38,8 @@ def train_reference(
 ) -> ReferenceRun:  # fmt: skip
     """Train by Algorithm 1; a run in a folder is resumed where `job` says so. parts: see `Parts`, for ablations"""
     job, parts = job or Job(), parts or Parts()
-    if not parts.plain and (job.folder is not None or job.group.several):
+    replaced = (parts.head_losses, parts.consensus) != (HeadLosses, RankingConsensus)
+    if replaced and (job.folder is not None or job.group.several):
         raise ConfigError("parts of a step are replaced in one process and in memory: leave the folder and group out")
     if not job.resume:
         tables = large_tables(data, settings, job.group)
@@ -88,23 +90,22 @@ def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str,
         record["ranking_seconds"] = time.perf_counter() - begin
         if parts.watch_rankings is not None:
             parts.watch_rankings(epoch, trainer, lists)
-    elif epoch % run.settings.training.validate_every == 0:
+    else:
         record["validation"] = trainer.consensus.validate_heads()
         run.notice(epoch, record["validation"], {}, dict)
         record["ranking_seconds"] = time.perf_counter() - begin
-    return record, last or ("validation" in record and _patience_is_over(run, epoch))
+    return record, last or _patience_is_over(run, epoch)
 
 
 def _patience_is_over(run: ReferenceRun, epoch: int) -> bool:
-    """Whether no watched validation metric has risen for `patience` epochs, for a consensus at least two rankings."""
+    """Whether no validation metric has risen for `patience` epochs, that of a consensus for at least two rankings."""
     chosen, period = run.settings.training, run.settings.consensus.every
     if chosen.patience is None:
         return False
-    watched = chosen.watch if run.settings.several else run.heads[0]
     first = run.settings.consensus.first_consensus_epoch - 1  # a SingleCF has as much time
-    for name in run.best if chosen.watch == EVERYTHING else (watched,):
+    for name, best in run.best.items():
         patience = chosen.patience if name in run.heads else max(chosen.patience, 2 * period)
-        if epoch - max(first, run.best[name].rose) < patience:
+        if epoch - max(first, best.rose) < patience:
             return False
     return True
 
@@ -118,18 +119,18 @@ def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup =
     first = heads if model.sharing in ("embedding", "none") else 1
     layers = first * d * d // 2 + (1 if model.sharing == "full" else heads) * d * d // 8
     size = d // 4 if model.encoder == "mlp" else d
-    outputs = sum({"items": items, "users": users}.get(each.needs, 0) for each in objectives.values()) * (size + 1)
+    outputs = sum({"items": items, "users": users}.get(loss.needs, 0) for loss in objectives.values()) * (size + 1)
     embeddings, others = (heads if model.sharing == "none" else 1) * rows * d, outputs
     others += layers if model.encoder == "mlp" else 0
     taught = settings.teaches and training.epochs > consensus.first_consensus_epoch
-    students = len(set(objectives) - set(consensus.undistilled)) if taught else 0
+    students = sum(objective.distilled for objective in objectives.values()) if taught else 0
     copies = (heads + students) * rows * d
-    k, kept = (min(each or items, items) for each in (consensus.top_k, consensus.kept))
-    window = min(max(consensus.window, 2), 1 + training.epochs // consensus.every) if several else 0
+    k, kept = (min(n or items, items) for n in (consensus.top_k, consensus.kept))
+    window = min(max(consensus.window or training.epochs, 2), 1 + training.epochs // consensus.every) if several else 0
     batch = min(training.batch, data.train.nnz) // group.size
-    softmax = {"items", "users"} & {each.needs for each in objectives.values()}
+    softmax = {"items", "users"} & {objective.needs for objective in objectives.values()}
     logits = min(batch * items, kernels.KEPT) if softmax else 0
-    listed = students * min(batch, users) * min(consensus.length + (consensus.tail or 0), items)
+    listed = students * min(batch, users) * min(consensus.target_length or items, items)
     stored = min(max(consensus.shown + 2 * int(np.diff(data.valid.indptr).max()), k), items)
     agreed = users * (2 * stored * INT + 3 * heads * k * INT) if several else 0
     by_dimensions = ("model.dimensions",)
@@ -140,7 +141,7 @@ def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup =
         "moments of Adam": (2 * (embeddings + others) * FLOAT, by_dimensions),
         "best state of each head":
             ((heads * rows * d + outputs + several * (embeddings + others)) * FLOAT, by_dimensions),
-        "rankings of the window": ((window + 1) * heads * local * kept * INT, ("consensus.window", "consensus.kept")),
+        "rankings of the window": ((window + 1) * heads * local * kept * INT, ("consensus.window", "consensus.top_k")),
         "lists and votes of the consensus": (agreed, ("consensus.top_k", "consensus.shown")),
         "pairs and encodings of a batch":
             (data.train.nnz * DRAWN + (3 * heads * batch * d + listed + logits) * FLOAT,

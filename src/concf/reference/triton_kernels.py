@@ -33,10 +33,10 @@ def _tile(
     rows, table, bias, row, column, n_rows, n_columns, size: tl.constexpr, padded: tl.constexpr, TF: tl.constexpr
 ):  # fmt: skip
     """The vectors of a tile's rows and columns, and its logits, -inf outside the catalogue."""
-    place = tl.arange(0, padded)
-    inside = place[None, :] < size
-    left = tl.load(rows + row[:, None] * size + place[None, :], (row[:, None] < n_rows) & inside, 0.0)
-    right = tl.load(table + column[:, None] * size + place[None, :], (column[:, None] < n_columns) & inside, 0.0)
+    dim = tl.arange(0, padded)
+    inside = dim[None, :] < size
+    left = tl.load(rows + row[:, None] * size + dim[None, :], (row[:, None] < n_rows) & inside, 0.0)
+    right = tl.load(table + column[:, None] * size + dim[None, :], (column[:, None] < n_columns) & inside, 0.0)
     offset = tl.load(bias + column, column < n_columns, float("-inf"))
     return left, right, tl.dot(left, tl.trans(right), input_precision=TF) + offset[None, :]
 
@@ -71,9 +71,9 @@ def _rows_gradient_kernel(
         _, right, logits = _tile(rows, table, bias, row, column, n_rows, n_columns, size, padded, TF)
         gradient += tl.dot(tl.exp(logits - z[:, None]), right, input_precision=TF)
     gradient *= tl.load(upstream + row, row < n_rows, 0.0)[:, None]
-    place = tl.arange(0, padded)
-    target = parts + (split * n_rows + row[:, None]) * size + place[None, :]
-    tl.store(target, gradient, (row[:, None] < n_rows) & (place[None, :] < size))
+    dim = tl.arange(0, padded)
+    target = parts + (split * n_rows + row[:, None]) * size + dim[None, :]
+    tl.store(target, gradient, (row[:, None] < n_rows) & (dim[None, :] < size))
 
 
 @triton.jit
@@ -90,11 +90,11 @@ def _table_gradient_kernel(
         softmax = tl.exp(logits - z[:, None]) * tl.load(upstream + row, row < n_rows, 0.0)[:, None]
         gradient += tl.dot(tl.trans(softmax), left, input_precision=TF)
         bias_gradient += tl.sum(softmax, 0)
-    place = tl.arange(0, padded)
-    inside = (column[:, None] < n_columns) & (place[None, :] < size)
-    mine = split * n_columns + column
-    tl.store(d_table + mine[:, None] * size + place[None, :], gradient, inside)
-    tl.store(d_bias + mine, bias_gradient, column < n_columns)
+    dim = tl.arange(0, padded)
+    inside = (column[:, None] < n_columns) & (dim[None, :] < size)
+    cell = split * n_columns + column
+    tl.store(d_table + cell[:, None] * size + dim[None, :], gradient, inside)
+    tl.store(d_bias + cell, bias_gradient, column < n_columns)
 
 
 def _splits(n: int, n_others: int) -> tuple[int, int]:
@@ -138,11 +138,11 @@ def _listed_kernel(
     L: tl.constexpr
 ):  # fmt: skip
     row, group = tl.program_id(0), tl.program_id(1)
-    place, entry = tl.arange(0, P), tl.arange(0, L)
+    dim, entry = tl.arange(0, P), tl.arange(0, L)
     listed = group * n_items + tl.load(lists + row * length + entry, entry < length, 0)
-    mine = tl.load(user + (group * n_rows + row) * size + place, place < size, 0.0)
-    theirs = tl.load(item + listed[:, None] * size + place[None, :], place[None, :] < size, 0.0)
-    score = tl.sum(theirs * mine[None, :], 1) + tl.load(offset + group * n_rows + row) + tl.load(bias + listed)
+    user_row = tl.load(user + (group * n_rows + row) * size + dim, dim < size, 0.0)
+    item_rows = tl.load(item + listed[:, None] * size + dim[None, :], dim[None, :] < size, 0.0)
+    score = tl.sum(item_rows * user_row[None, :], 1) + tl.load(offset + group * n_rows + row) + tl.load(bias + listed)
     tl.store(scores + (group * n_rows + row) * length + entry, score, entry < length)
 
 
@@ -152,15 +152,15 @@ def _listed_gradient_kernel(
     P: tl.constexpr, L: tl.constexpr
 ):  # fmt: skip
     row, group = tl.program_id(0), tl.program_id(1)
-    place, entry = tl.arange(0, P), tl.arange(0, L)
+    dim, entry = tl.arange(0, P), tl.arange(0, L)
     listed = group * n_items + tl.load(lists + row * length + entry, entry < length, 0)
-    mine = tl.load(user + (group * n_rows + row) * size + place, place < size, 0.0)
-    inside = (entry[:, None] < length) & (place[None, :] < size)
-    theirs = tl.load(item + listed[:, None] * size + place[None, :], inside, 0.0)
+    user_row = tl.load(user + (group * n_rows + row) * size + dim, dim < size, 0.0)
+    inside = (entry[:, None] < length) & (dim[None, :] < size)
+    item_rows = tl.load(item + listed[:, None] * size + dim[None, :], inside, 0.0)
     pull = tl.load(upstream + (group * n_rows + row) * length + entry, entry < length, 0.0)
-    tl.store(d_user + (group * n_rows + row) * size + place, tl.sum(pull[:, None] * theirs, 0), place < size)
+    tl.store(d_user + (group * n_rows + row) * size + dim, tl.sum(pull[:, None] * item_rows, 0), dim < size)
     tl.store(d_offset + group * n_rows + row, tl.sum(pull, 0))
-    tl.atomic_add(d_item + listed[:, None] * size + place[None, :], pull[:, None] * mine[None, :], inside)
+    tl.atomic_add(d_item + listed[:, None] * size + dim[None, :], pull[:, None] * user_row[None, :], inside)
     tl.atomic_add(d_bias + listed, pull, entry < length)
 
 
@@ -198,13 +198,13 @@ def _hidden(
     P: tl.constexpr, K: tl.constexpr, TF: tl.constexpr
 ):  # fmt: skip
     """A tile of rows [R, P], the first layer [P, K], and the hidden units [R, K] after dropout and relu."""
-    place, unit = tl.arange(0, P), tl.arange(0, K)
-    inside = place < size
+    dim, unit = tl.arange(0, P), tl.arange(0, K)
+    inside = dim < size
     x = tl.load(
-        rows + group * s_rows + row[:, None] * size + place[None, :], (row[:, None] < n_rows) & inside[None, :], 0.0
+        rows + group * s_rows + row[:, None] * size + dim[None, :], (row[:, None] < n_rows) & inside[None, :], 0.0
     )
     known = inside[:, None] & (unit[None, :] < width)
-    first = tl.load(w + group * s_w + place[:, None] * width + unit[None, :], known, 0.0)
+    first = tl.load(w + group * s_w + dim[:, None] * width + unit[None, :], known, 0.0)
     offset = tl.load(b + group * s_b + unit, unit < width, 0.0)
     hidden = tl.dot(x, first, input_precision=TF) + offset[None, :]
     if share > 0:
@@ -220,13 +220,13 @@ def _two_layers_kernel(
 ):  # fmt: skip
     row, group = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1).to(tl.int64)
     _, _, hidden = _hidden(rows, w, b, group, row, n_rows, s_rows, s_w, s_b, seed, share, size, width, P, K, TF)
-    unit, place = tl.arange(0, K), tl.arange(0, M)
-    known = (unit[:, None] < width) & (place[None, :] < result)
-    second = tl.load(v + group * s_v + unit[:, None] * result + place[None, :], known, 0.0)
-    offset = tl.load(c + group * s_c + place, place < result, 0.0)
+    unit, dim = tl.arange(0, K), tl.arange(0, M)
+    known = (unit[:, None] < width) & (dim[None, :] < result)
+    second = tl.load(v + group * s_v + unit[:, None] * result + dim[None, :], known, 0.0)
+    offset = tl.load(c + group * s_c + dim, dim < result, 0.0)
     encoded = tl.dot(hidden, second, input_precision=TF) + offset[None, :]
-    target = out + (group * n_rows + row[:, None]) * result + place[None, :]
-    tl.store(target, encoded, (row[:, None] < n_rows) & (place[None, :] < result))
+    target = out + (group * n_rows + row[:, None]) * result + dim[None, :]
+    tl.store(target, encoded, (row[:, None] < n_rows) & (dim[None, :] < result))
 
 
 @triton.jit
@@ -236,7 +236,7 @@ def _two_layers_gradient_kernel(
     R: tl.constexpr, TF: tl.constexpr
 ):  # fmt: skip
     split, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    place, unit, output = tl.arange(0, P), tl.arange(0, K), tl.arange(0, M)
+    dim, unit, output = tl.arange(0, P), tl.arange(0, K), tl.arange(0, M)
     known = (unit[:, None] < width) & (output[None, :] < result)
     second = tl.load(v + group * s_v + unit[:, None] * result + output[None, :], known, 0.0)
     d_w, d_b = tl.zeros([P, K], tl.float32), tl.zeros([K], tl.float32)
@@ -252,18 +252,18 @@ def _two_layers_gradient_kernel(
         )
         inner = tl.dot(pull, tl.trans(second), input_precision=TF)
         inner = tl.where(hidden > 0, inner / (1 - share), 0.0)
-        target = d_rows + (group * n_rows + row[:, None]) * size + place[None, :]
-        tl.store(target, tl.dot(inner, tl.trans(first), input_precision=TF), there & (place[None, :] < size))
+        target = d_rows + (group * n_rows + row[:, None]) * size + dim[None, :]
+        tl.store(target, tl.dot(inner, tl.trans(first), input_precision=TF), there & (dim[None, :] < size))
         d_w += tl.dot(tl.trans(x), inner, input_precision=TF)
         d_b += tl.sum(inner, 0)
         d_v += tl.dot(tl.trans(tl.where(there, hidden, 0.0)), pull, input_precision=TF)
         d_c += tl.sum(pull, 0)
-    mine = parts + (split * tl.num_programs(1) + group) * length
-    tl.store(mine + place[:, None] * width + unit[None, :], d_w, (place[:, None] < size) & (unit[None, :] < width))
-    tl.store(mine + size * width + unit, d_b, unit < width)
-    mine += size * width + width
-    tl.store(mine + unit[:, None] * result + output[None, :], d_v, known)
-    tl.store(mine + width * result + output, d_c, output < result)
+    start = parts + (split * tl.num_programs(1) + group) * length
+    tl.store(start + dim[:, None] * width + unit[None, :], d_w, (dim[:, None] < size) & (unit[None, :] < width))
+    tl.store(start + size * width + unit, d_b, unit < width)
+    start += size * width + width
+    tl.store(start + unit[:, None] * result + output[None, :], d_v, known)
+    tl.store(start + width * result + output, d_c, output < result)
 
 
 def _inner_contiguous(*parts: Tensor) -> list[Tensor]:
@@ -299,5 +299,5 @@ def two_layers_gradient(
         result, _padded(size), _padded(width), _padded(result), ROWS, _tf()
     )  # fmt: skip
     shapes = (w.shape, b.shape, v.shape, c.shape)
-    found = partial.sum(0).split(lengths, 1)
-    return d_rows, *(part.reshape(shape).contiguous() for part, shape in zip(found, shapes, strict=True))
+    gradients = partial.sum(0).split(lengths, 1)
+    return d_rows, *(part.reshape(shape).contiguous() for part, shape in zip(gradients, shapes, strict=True))
