@@ -142,14 +142,14 @@ BASELINES = {
     "recent-popularity": Candidate(RecentPopularity, {"share": (0.01, 0.03, 0.1, 0.3)}),
     "decayed-popularity": Candidate(DecayedPopularity, {"half_life": (0.01, 0.03, 0.1, 0.3, None)}),
     "als-decayed": Candidate(
-        DecayedALS, {"unobserved": (0.003, 0.03), "penalty": (0.003, 0.03), "half_life": (0.1, 0.3, None)}
+        DecayedALS, {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.1, 0.3, None)}
     ),
     "ease-decayed": Candidate(
         DecayedEASE, {"regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None)}
     ),
     "slist": Candidate(SLIST, {"alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0)}),
     "als-sequence": Candidate(
-        SequenceALS, {"unobserved": (0.003, 0.03), "penalty": (0.003, 0.03), "memory": (5.0, 20.0, 80.0)}
+        SequenceALS, {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "memory": (5.0, 20.0, 80.0)}
     ),
 }  # a row of yours: BASELINES["mine"] = Candidate(Mine, {"shrink": (1.0, 10.0)}, vote=Vote({"shrink": (1.0, 10.0)}))
 
