@@ -110,8 +110,8 @@ class ConCF(Recommender):
         A frame is of polars, pandas, or any library with the Arrow PyCapsule interface; a matrix [users, items] is
         sparse or dense, its cells counts; two arrays are (users, items); a tuple is (user, item[, count][, time]).
         A log with times is split by time: its newest tenth for testing, the tenth before for validation, which chooses
-        settings and epochs; without times, a tenth of each user's items for either (docs/time.md says more). An option
-        that is None has the default of `concf train`. A prepared folder and a `Split` are split already and take no options.
+        settings and epochs; without times, a tenth of each user's items for either (docs/time.md). An option that is
+        None has the default of `concf train`. A prepared folder and a `Split` are split already: they take none.
 
         final:   refit on everything, the test part too: for production; the model then has no test figures
         out:     a folder for the history, checkpoints and the model
