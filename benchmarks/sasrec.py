@@ -10,11 +10,11 @@ user's own. `warm`: users with pairs before the window, targets are their pairs 
 `everyone`: all users with pairs in the window, targets are all of these; whoever has no history (or none that RecTools
 trained on) gets the most popular items before the window.
 
-The search is counted: all settings on the validation window of cut 1; the best three of them again on the validation
-windows of cuts 2 and 3. So no choice sees later data. The epochs are those of the best NDCG@10 on validation. The
-chosen settings are fitted on everything before the test window, for as many epochs, and tested once for each of two
-seeds. Events of a user at the same time have no order: each fit shuffles them by its seed. A fit that is in the results
-is not run again; fits for which the time did not suffice are left to the next run.
+Settings are searched on the validation window of cut 1, so that no choice sees later data; the epochs are those of the
+best NDCG@10 there. The best settings are fitted on everything before the test window of each cut, for as many epochs,
+and tested once. With --finish the search is ended: the best of the fits that are done is tested, and a test line says
+how many they were. Events of a user at the same time have no order: each fit shuffles them by its seed. A fit that is
+in the results is not run again; fits for which the time did not suffice are left to the next run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ GRID: list[tuple[dict[str, Any], float, float, int, int]] = [  # loss, rate, dro
     ({"loss": "softmax"}, 1e-3, 0.2, 0, 128),
     ({"loss": "softmax"}, 3e-3, 0.5, 0, 128),
 ]
-AGAIN, SEEDS, DEPTH = 3, (0, 1), 50
+DEPTH = 50
 EPOCHS = {"yelp": (12, 40), "beauty": (12, 40), "ciao": (20, 60)}  # at least (popularity is learned first), at most
 PATIENCE = 5  # epochs without a better validation
 KEY = ("data", "cut", "part", "settings", "seed")
@@ -228,7 +228,7 @@ def fit(task: Task, folder: Path) -> Line:
         line["curve"] = [round(epoch["ndcg@10"], 5) for epoch in epochs]
     else:
         module = model.lightning_model.to("cuda" if cuda else "cpu")
-        line |= {"epochs": task["epochs"], "validation": task["validation"]}
+        line |= {name: task[name] for name in ("epochs", "validation", "searched")}
         line["test"] = window.metrics(rank(module, window))
     line |= {
         "seconds": time.perf_counter() - began,
@@ -257,31 +257,30 @@ def settings_of(data: str) -> list[dict[str, Any]]:
     ]
 
 
-def due(data: str, done: dict[str, Line], first: int, epochs: int) -> Iterator[Task]:
-    """The fits of a data set that can begin, given those that are done; all that it still needs, but later choices."""
-    settings: list[dict[str, Any]] = settings_of(data)[:first]
-    for cut in CUTS:
-        tasks = [
-            {"data": data, "cut": cut, "part": "validation", "settings": each, "seed": 0}
-            | {"epochs": min(epochs, EPOCHS[data][1])}
-            for each in settings
-        ]
-        lines = [done[key(task)] for task in tasks if key(task) in done]
+def due(data: str, done: dict[str, Line], searched: list[int], finish: bool) -> Iterator[Task]:
+    """Fits of a data set that can begin, given those that are done: the search of cut 1, then the tests of all cuts.
+
+    searched: positions in GRID; finish: begin no further fit of the search, and choose among those that are done
+    """
+    settings = settings_of(data)
+    tasks: list[Task] = [
+        {"data": data, "cut": 1, "part": "validation", "settings": settings[at], "seed": 0, "epochs": EPOCHS[data][1]}
+        for at in searched
+    ]
+    lines = [done[key(task)] for task in tasks if key(task) in done]
+    if not finish:
         yield from (task for task in tasks if key(task) not in done)
-        if len(lines) == len(tasks):
-            best = sorted(lines, key=lambda line: -line["validation"]["ndcg@10"])
-            chosen = {name: best[0][name] for name in ("data", "cut", "settings", "epochs", "validation")}
-            finals = [{**chosen, "part": "test", "seed": seed} for seed in SEEDS]
-            yield from (task for task in finals if key(task) not in done)
-        if cut == 1:
-            if len(lines) < len(tasks):
-                return
-            settings = [line["settings"] for line in best[:AGAIN]]
+    if lines and (finish or len(lines) == len(tasks)):
+        best = max(lines, key=lambda line: float(line["validation"]["ndcg@10"]))
+        chosen = {name: best[name] for name in ("data", "settings", "epochs", "validation")}
+        tests = [{**chosen, "cut": cut, "part": "test", "seed": 0, "searched": len(lines)} for cut in CUTS]
+        yield from (task for task in tests if key(task) not in done)
 
 
 def run(words: argparse.Namespace) -> None:
     """Run what is due, a process each, and append a line for each fit to the results."""
     began, names = time.monotonic(), words.only.split(",")
+    searched = [int(at) for at in words.settings.split(",")] if words.settings else list(range(len(GRID)))
     done: dict[str, Line] = {}
     if words.results.exists():
         done = {key(line): line for line in map(json.loads, words.results.read_text(encoding="utf-8").splitlines())}
@@ -295,8 +294,8 @@ def run(words: argparse.Namespace) -> None:
                 score = (line["test"]["warm"] if "test" in line else line["validation"])["ndcg@10"]
                 print(f"{time.monotonic() - began:4.0f} s:", *(line[name] for name in KEY), end=" ")
                 print(f"ndcg@10 {score:.4f}, {line['epochs']} epochs, {line['seconds']:.0f} s", flush=True)
-            tasks = [task for name in names for task in due(name, done, words.first, words.epochs)]
-            waiting = sorted((task for task in tasks if key(task) not in running), key=lambda task: task["seed"])
+            tasks = [task for name in names for task in due(name, done, searched, words.finish)]
+            waiting = [task for task in tasks if key(task) not in running]
             if not tasks or time.monotonic() - began > 60 * words.minutes:
                 break
             for task in waiting[: words.jobs - len(running)]:
@@ -317,8 +316,8 @@ def main() -> None:
     command.add_argument("--only", default=",".join(FILES))
     command.add_argument("--jobs", type=int, default=1, help="fits at a time")
     command.add_argument("--minutes", type=float, default=60)
-    command.add_argument("--first", type=int, default=len(GRID), help="settings to search, for a trial")
-    command.add_argument("--epochs", type=int, default=1000, help="at most, for a trial")
+    command.add_argument("--settings", default="", help="positions in GRID of those to search; all by default")
+    command.add_argument("--finish", action="store_true", help="test with the best settings of those that are done")
     words = parser.parse_args()
     if words.command == "prepare":
         prepare(words.home, words.data)
