@@ -15,6 +15,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.runs import fold_in as folding
 from concf.runs.fold_in import RIDGE, Folding
 
@@ -114,12 +115,13 @@ def test_a_new_user_by_every_head_and_by_what_they_agree_on(group: Trained) -> N
         rows = model.recommend(k=11, history=NEW, by=by).to_pylist()
         assert_same(rows, expected_list(group, used, 11, by, used))
         assert {row["user_id"] for row in rows} == {None}
-        again = model.recommend(k=8, history=NEW, by=by, filter_viewed=False)
+        again = model.recommend(k=8, history=NEW, by=by, rules=Rules(filter_viewed=False))
         assert_same(again.to_pylist(), expected_list(group, used, 8, by, set()))
         few = model.recommend(k=8, history=NEW, by=by, items=allow, exclude=deny)
         assert_same(few.to_pylist(), expected_list(group, used, 8, by, used | set(deny), allow))
     assert model.recommend(k=5, history=NEW) == model.recommend(k=5, history=[*NEW, *NEW], by="consensus")
-    assert any(item in used for item in model.recommend(k=30, history=NEW, filter_viewed=False)["item_id"].to_pylist())
+    again = model.recommend(k=30, history=NEW, rules=Rules(filter_viewed=False))
+    assert any(item in used for item in again["item_id"].to_pylist())
     ids, scores = model.recommend(k=40, history=NEW, by="bpr", frame="arrays")
     assert (ids.shape, scores.shape) == ((40,), (40,))
     assert ids[26:].tolist() == [-1] * 14
@@ -162,7 +164,7 @@ def test_one_item_is_a_history_and_what_is_wrong_is_said(group: Trained) -> None
     assert model.recommend(history=500, k=4) == model.recommend(history=[500], k=4)
     assert model.recommend(history=np.array([500, 470]), k=4) == model.recommend(history=(500, 470), k=4)
     with pytest.raises(DataError, match="history: no item is called 501 in the log"):
-        model.recommend(history=[500, 501], unknown_items="error")
+        model.recommend(history=[500, 501], rules=Rules(unknown_items="error"))
     for users, history in ((7, {7: [500]}), ([7, 8], [500])):
         with pytest.raises(ConfigError, match="one user's; for several, give a mapping"):
             model.recommend(users, history=history)  # type: ignore[arg-type]

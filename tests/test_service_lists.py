@@ -18,6 +18,7 @@ from concf.evaluation.scorers import Factors
 from concf.inference.lookup import place_of
 from concf.inference.ranker import highest
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.service.schemas import Lists, SimilarItems, UserList
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -112,7 +113,7 @@ def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recomme
             body = TypeAdapter(Lists).validate_json(answer.content, strict=True)
             given = {name: value for name, value in options.items() if name != "viewed"}
             for user, mine in zip(users, body["lists"], strict=True):
-                wanted = expected(model, user, 5, by, filter_viewed="viewed" not in options, **given)
+                wanted = expected(model, user, 5, by, rules=Rules(filter_viewed="viewed" not in options), **given)
                 assert mine["user"] == user
                 assert_same(mine["items"], wanted)  # type: ignore[arg-type]
             assert (body["note"] is None) == (by == "bpr" or not {"items", "viewed"} & options.keys())
@@ -149,7 +150,7 @@ def test_histories_are_folded_in(client: Client, model: Recommender) -> None:
 
 
 def test_strangers_get_what_is_popular_if_asked_for(client: Client, model: Recommender) -> None:
-    wanted = expected(model, "nobody", 7, unknown="popular")
+    wanted = expected(model, "nobody", 7, rules=Rules(unknown="popular"))
     answer = client.get("/recommend/nobody?popular=true&k=7").json()
     assert (answer["user"], answer["by"]) == ("nobody", "popularity")
     assert_same(answer["items"], wanted)

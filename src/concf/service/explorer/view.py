@@ -15,7 +15,7 @@ from concf.data.parts import origin
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import Because, Vote, Votes, about, cross_fitted, similarity_shares, speakers
 from concf.inference.lookup import Short, kind_in_words, place_of
-from concf.inference.rules import Rules
+from concf.inference.rules import AppliedRules
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
 from concf.service.explorer.schemas import Facts, HistoryView, ItemList, Part, SimilarUsers, UsedItem, View
@@ -232,7 +232,7 @@ class Explorer:
         return item
 
     def _of_fixed_voters(
-        self, stored: Votes, user: int, k: int, hidden: Indices, rules: Rules | None
+        self, stored: Votes, user: int, k: int, hidden: Indices, rules: AppliedRules | None
     ) -> dict[str, Listed]:
         """Return the stored list of each fixed voter, which has no vectors to rank with and no scores."""
         lists: dict[str, Listed] = {}
