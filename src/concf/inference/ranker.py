@@ -121,7 +121,7 @@ class Ranker:
     def votes(self, by: str) -> Votes | None:
         """Votes of a consensus, of which those of the R-consensus may be the other's; None if the run kept none."""
         kept, lists = self.run.best[by].votes or self.run.best[CONSENSUS].votes, self.run.best[by].lists
-        return self._cached(("votes", by), lambda: Votes(kept, lists, self.run.settings, by) if kept else None)
+        return self._cached(("votes", by), lambda: Votes(kept, lists, self.run, by) if kept else None)
 
     @cached_property
     def contributions(self) -> Contributions | None:
@@ -195,7 +195,7 @@ class Ranker:
         """[n, L] consensus lists for histories [n, items], and their votes."""
         agreed = self.run.fold_in.agree(histories)
         lists = agreed.lists if by == CONSENSUS else agreed.plain
-        return lists.numpy(), Votes(agreed.votes, lists, self.run.settings, by)
+        return lists.numpy(), Votes(agreed.votes, lists, self.run, by)
 
     def rows_of(self, histories: Sequence[Positions]) -> csr_array:
         """[n, items of the run] the histories as a matrix, without new items."""

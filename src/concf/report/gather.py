@@ -60,7 +60,7 @@ def gather(
             "seconds": float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history)),
             "device": description["device"],
             "heads": heads,
-            "fixed_voters": list(settings.fixed_voters),
+            "fixed_voters": list(run.fixed_voters),
             "cross_fitted": cross_fitted(run),
             "all_validated_users": len(data.validated),
             "non_voting": [each for each in settings.non_voting if each in heads],

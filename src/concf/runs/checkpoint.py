@@ -30,7 +30,7 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.system import LOCKS_MAPPED_FILES
 
-FORMAT = 2  # any other is refused
+FORMAT = 3  # any other is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
 USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 LOCK = "train.lock"  # of the process that trains

@@ -59,9 +59,11 @@ class FoldIn:
     heads:  each at its best; voters: the voting heads, at the best of the consensus
     votes:  what the consensus was made of, see `RankingConsensus.votes`
     weights: of the re-ranker; None: there is none
+    fixed_voters: voters without vectors
     """
 
     weights: Any = None
+    fixed_voters: tuple[str, ...] = ()
 
     def __init__(
         self, log: csr_array, settings: RunSettings, heads: Mapping[str, Factors], voters: Mapping[str, Factors],
@@ -99,7 +101,7 @@ class FoldIn:
 
     def _voter_weights(self) -> dict[str, float]:
         """Head or fixed voter -> its weight in the consensus."""
-        names = [*self.settings.heads, *self.settings.fixed_voters]
+        names = [*self.settings.heads, *self.fixed_voters]
         return dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
 
 

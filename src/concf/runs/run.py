@@ -93,6 +93,11 @@ class Run(ABC):
         return self.settings.heads
 
     @property
+    def fixed_voters(self) -> tuple[str, ...]:
+        """Voters without vectors."""
+        return ()
+
+    @property
     def learned(self) -> tuple[str, ...]:
         """Parts of the data set that the recommenders are fitted to."""
         return ("train",)

@@ -50,11 +50,6 @@ class RunSettings(Settings):
         raise NotImplementedError
 
     @property
-    def fixed_voters(self) -> tuple[str, ...]:
-        """Voters without vectors."""
-        return ()
-
-    @property
     def non_voting(self) -> tuple[str, ...]:
         """Heads that do not vote."""
         return ()

@@ -62,7 +62,7 @@ class Explorer:
     def facts(self, limits: Limits, compared: str | None = None) -> Facts:
         """Describe the run. compared: the name of the run that it can be compared with"""
         run, log, settings, heads = self.run, self.run.data.interactions, self.settings, self.ranker.heads
-        fixed = list(self.run.settings.fixed_voters) if self.has_consensus else []
+        fixed = list(run.fixed_voters) if self.has_consensus else []
         contributions = self.ranker.contributions
         return {
             "name": self.served.name,
@@ -239,7 +239,7 @@ class Explorer:
         open_ = np.ones(self.ranker.n_items, bool) if rules is None or rules.shown is None else rules.shown.copy()
         open_[hidden] = False
         for voter, name in enumerate(stored.names):
-            if name in self.run.settings.fixed_voters:
+            if name in self.run.fixed_voters:
                 items = stored.items[voter, user].astype(np.int64)
                 lists[name] = items[(items >= 0) & open_[items]][:k], None
         return lists
