@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from concf.consensus import consistency as module
-from concf.consensus.consistency import consistency_by_rank
+from concf.consensus.consensus import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError

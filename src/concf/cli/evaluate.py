@@ -53,8 +53,8 @@ def evaluate(
         typer.echo(json.dumps(report))
         return
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
-    title = f"{title_of(run)}: {on} figures{unfinished}"
-    print_heads(report, title, figures=list(report["recommenders"][0]["means"]))
+    title = f"{title_of(run)}: {on} metrics{unfinished}"
+    print_heads(report, title, metrics=list(report["recommenders"][0]["means"]))
     chosen = "with settings chosen by" if run.unit == "stages" else "each at the epoch of its best"
     typer.echo(
         f"Means over {len(run.data.users(on)):,} users, {chosen} validation (of {report['validated_users']:,} users). "

@@ -232,9 +232,9 @@ def similarity_shares(voters: Iterable[Factors], history: NDArray[np.int64], ite
 
 def speakers(shares: Tensor) -> list[list[tuple[int, float]]]:
     """For each item, the indices in the history with the largest shares of its similarity, and these shares."""
-    values, places = shares.sort(dim=1, descending=True, stable=True)
-    pairs = zip(places[:, :SPEAKERS].tolist(), values[:, :SPEAKERS].tolist(), strict=True)
-    return [[(place, share) for place, share in zip(*each, strict=True) if share > 0] for each in pairs]
+    values, positions = shares.sort(dim=1, descending=True, stable=True)
+    pairs = zip(positions[:, :SPEAKERS].tolist(), values[:, :SPEAKERS].tolist(), strict=True)
+    return [[(position, share) for position, share in zip(*row, strict=True) if share > 0] for row in pairs]
 
 
 def about(run: Run, name: str) -> str:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 POOL = 10  # times k: candidates that diversity and popularity reorder; those behind only fill up
-BELOW = 4.0  # by which candidates behind the pool score below it
-WORDS = ("and", "between", "case", "else", "in", "like", "not", "or", "then", "when")  # no functions, before a bracket
+BELOW = 4.0  # margin by which candidates behind the pool score below it
+WORDS = ("and", "between", "case", "else", "in", "like", "not", "or", "then", "when")  # keywords, not functions
 FUNCTIONS = ("abs", "array_contains", "coalesce", "ends_with", "length", "lower", "starts_with", "upper")
 Draw = Callable[[Positions, int, Sequence[Positions], Positions | None], list[Short]]
 """Draw the first k items of users: their indices, k, the items that each may not see, the only items any may see."""

@@ -57,7 +57,7 @@ class FoldIn:
 
     log:    [users, items] learned pairs of the run
     heads:  each at its best; voters: the voting heads, at the best of the consensus
-    votes:  what the consensus was made of, see `RankingConsensus.votes`
+    votes:  votes of the consensus, see `RankingConsensus.votes`
     weights: of the re-ranker; None: there is none
     fixed_voters: voters without vectors
     """

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
-from concf.inference.lookup import Short, place_of
+from concf.inference.lookup import Short, position_of
 from concf.inference.recommender import Block
 from concf.inference.rules import Rules
 from concf.service import schemas
@@ -73,7 +73,7 @@ class KnownItems:
         """Return the known items of one list."""
         known = []
         for index, item in enumerate(items):
-            if place_of(self.served.recommender.item_ids, item) >= 0:
+            if position_of(self.served.recommender.item_ids, item) >= 0:
                 known.append(item)
             elif self.refuses:
                 self.served.item_index(item, f"{where}.{index}")
@@ -169,7 +169,7 @@ def _check_users(limits: Limits, users: int, k: int, where: str) -> None:
 
 def _without_history(served: Served, histories: dict[Id | None, list[Id]]) -> str | None:
     user_ids = served.recommender.user_ids
-    count = sum(not history and place_of(user_ids, user) < 0 for user, history in histories.items())
+    count = sum(not history and position_of(user_ids, user) < 0 for user, history in histories.items())
     return f"{count} of {len(histories)} histories have no known item: the list of the average user" if count else None
 
 
@@ -177,7 +177,7 @@ def _unknown_users(served: Served, request: schemas.UsersRequest) -> str | None:
     """Note the number of unknown users; they are an error unless the request accepts popular items."""
     if request.popular:
         user_ids = served.recommender.user_ids
-        count = sum(place_of(user_ids, user) < 0 for user in request.users)
+        count = sum(position_of(user_ids, user) < 0 for user in request.users)
         return f"{count} of the users are not in the log and get the most popular items" if count else None
     for index, user in enumerate(request.users):
         served.user_index(user, f"body.users.{index}")

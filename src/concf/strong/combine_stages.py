@@ -198,10 +198,10 @@ def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor
 
     for name, listed in lists.items():
         items = listed.cpu().numpy()
-        found, expected = hits(items, held_out), by_chance(items, data.train[users], held_out)
-        if expected >= FEWEST and found < expected - SIGMAS * sqrt(expected):
+        n_hits, expected = hits(items, held_out), by_chance(items, data.train[users], held_out)
+        if expected >= FEWEST and n_hits < expected - SIGMAS * sqrt(expected):
             note(
-                f"voter {name!r}: its lists hold {found:,} held-out items, fewer than by chance ({expected:,.0f}). "
+                f"voter {name!r}: its lists hold {n_hits:,} held-out items, fewer than by chance ({expected:,.0f}). "
                 "Was it fitted on the validation part too, whose items it leaves out? Fit it on the training part alone"
             )
             continue

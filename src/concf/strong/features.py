@@ -74,9 +74,9 @@ class Histories:
         """([b, H], [b, H]) items of the histories of users [b], and a mask of the valid ones."""
         first, count = self.first[users], self.first[users + 1] - self.first[users]
         most = count.clamp(max=LONGEST_HISTORY)
-        place = torch.arange(max(int(most.max()), 1), device=users.device)
-        there = place < most[:, None]
-        spaced = place * count[:, None] // most.clamp(min=1)[:, None]
+        position = torch.arange(max(int(most.max()), 1), device=users.device)
+        there = position < most[:, None]
+        spaced = position * count[:, None] // most.clamp(min=1)[:, None]
         at = (first[:, None] + spaced).where(there, 0)
         return (self.items[at] if len(self.items) else torch.zeros_like(at)), there
 

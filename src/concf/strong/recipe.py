@@ -220,7 +220,7 @@ class Recipe:
         return {"chosen": {head: self.chosen[head]}} | self._validate(head)
 
     def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> None:
-        """Train a softmax head for some more epochs."""
+        """Train a softmax head for more epochs."""
         temperature, start = self.chosen[head]["temperature"], self.vectors[head]
         self.vectors[head] = fit_softmax(self._local(log), *start, temperature, epochs, seed, group=self.group)
 
@@ -232,7 +232,7 @@ class Recipe:
         return {"validation": {head: self.metrics[head] for head in heads}}
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
-        """Voters fitted to a log [users, items], with their lists for some local users."""
+        """Voters fitted to a log [users, items], with their lists for local users [n]."""
         k = max(self.top_k, self.validation.depth)  # the metric may be deeper than the votes
         seen = self._seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]

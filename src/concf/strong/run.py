@@ -35,7 +35,7 @@ class StrongRun(Run):
         return min(super().n_validated, VALIDATED)
 
     def objective(self, name: str) -> str | None:
-        """What a head learns, or that it was given; None for a consensus."""
+        """Name of a head's objective, or "given"; None for a consensus."""
         if name in self.settings.given_vectors:
             return "given"
         return OBJECTIVES[name.partition("-")[0]] if name in self.heads else None
@@ -93,9 +93,9 @@ class StrongRun(Run):
         best, name = (super().best_head(), self.best_head()) if self.best else (STUDENT, STUDENT)
         if best == STUDENT or not self.finished:
             return super().why_best_head()
-        place = "within 2 % of" if name == STUDENT else "more than 2 % below"
+        distance = "within 2 % of" if name == STUDENT else "more than 2 % below"
         lower, higher = self._best(STUDENT).validation, self._best(best).validation
-        return f"the student ({lower:.4f}) is {place} the best other head, {best} ({higher:.4f})"
+        return f"the student ({lower:.4f}) is {distance} the best other head, {best} ({higher:.4f})"
 
     def refuse_learned(self, on: str) -> None:
         """Refuse to measure on a part that was learned from; held-out users are always measurable."""

@@ -171,7 +171,7 @@ class ViewQuery(Compared, Length):
 
 
 class HistoryView(Request):
-    """A history of a new user. compared: whether the run that `--compare` names is asked"""
+    """A history of a new user. compared: whether to rank with the run that `--compare` names too"""
 
     history: list[Id]
     k: Whole = Field(K, ge=1)

@@ -14,7 +14,7 @@ from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, rank_importance
 from concf.data.parts import origin
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import Because, Vote, Votes, about, cross_fitted, similarity_shares, speakers
-from concf.inference.lookup import Short, kind_in_words, place_of
+from concf.inference.lookup import Short, kind_in_words, position_of
 from concf.inference.rules import AppliedRules
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
@@ -29,7 +29,7 @@ Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best f
 Reasons = tuple[list[Because], list[float] | None]
 PARTS: tuple[Part, ...] = ("training", "validation", "test")  # by their number in `Split.parts`
 NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
-UNASKED = "no consensus was computed for this user (consensus_users): its list is that of the best head"
+NO_CONSENSUS = "no consensus was computed for this user (consensus_users): its list is that of the best head"
 UNLEARNED = "the run has learned no interaction of this user: all lists are of popular items"
 
 
@@ -121,8 +121,8 @@ class Explorer:
             note = UNLEARNED
         elif self.has_consensus:
             lists = self.run.best[CONSENSUS].lists
-            unasked = lists is not None and int(lists[user, 0]) < 0
-            note = NO_VOTES if votes is None else UNASKED if unasked else None
+            no_list = lists is not None and int(lists[user, 0]) < 0
+            note = NO_VOTES if votes is None else NO_CONSENSUS if no_list else None
         data, rows = self.run.data, self.recommender.viewed
         pairs = slice(rows.indptr[user], rows.indptr[user + 1])  # sorted by user, then item
         items, codes, times = data.interactions.item[pairs], origin(data.parts[pairs]), data.interactions.timestamp
@@ -209,7 +209,7 @@ class Explorer:
         user, head = self.served.user(text), self.run.best_head()
         self.served.user_index(user, "path.user")
         ids, scores = self.recommender.similar_users(user, k, head=head, frame="arrays")
-        uses = self.users.popularity[[place_of(self.recommender.user_ids, each) for each in ids.tolist()]]
+        uses = self.users.popularity[[position_of(self.recommender.user_ids, each) for each in ids.tolist()]]
         rows = zip(ids.tolist(), scores.tolist(), uses.tolist(), strict=True)
         return {
             "user": user, "head": head,
@@ -252,7 +252,7 @@ class Explorer:
         terms = {} if user is None or contributions is None else contributions.of_user(user)
         return {
             item: (
-                [{"item": self._id(used[place]), "share": share} for place, share in each],
+                [{"item": self._id(used[position]), "share": share} for position, share in each],
                 terms[item].tolist() if item in terms else None,
             )
             for item, each in zip(items, speaking, strict=True)
