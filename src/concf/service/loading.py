@@ -179,7 +179,7 @@ class Service:
         if folder is not None:
             try:  # it must be below the root, wherever links lead
                 allowed = self.root is not None and folder.resolve().is_relative_to(self.root.resolve())
-            except (OSError, ValueError):  # no path at all
+            except (OSError, ValueError):  # not a valid path
                 allowed = False
             if not allowed:
                 reason = (

@@ -58,7 +58,7 @@ class Workers:
         process.start()
         other.close()
         self.links[own] = process
-        if self.closing:  # since the signal came while this one was not among those to tell
+        if self.closing:  # the signal came before this worker was among `links`
             self._pass_on(signal.SIGTERM)
 
     def _hear(self, link: Connection, when_ready: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Features of a user and an item for the re-ranker, beside the votes.
+"""Features of a user and an item for the re-ranker, in addition to the votes.
 
 A rank says how high an item is for its user, but not whether the score is high *for that item*. With s the
 score divided by the standard deviation of all the head's scores, m_i and d_i the mean and the standard deviation of an

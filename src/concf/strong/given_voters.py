@@ -1,4 +1,4 @@
-"""Convert what a caller gives to a voter: a file or a frame of lists, vectors, scores, a model of a library."""
+"""Convert a caller's model to a voter: a file or frame of lists, vectors, scores, or a model of a library."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _vectors(factors: Factors, name: str, seen: csr_array, device: torch.device)
         raise DataError(f"voter {name!r}: every item has the same vector, so that it ranks nothing")
     if not user.any():
         raise DataError(f"voter {name!r}: the vectors of all users are zero, so that it ranks nothing")
-    return user.clone().to(device), item.clone().to(device)  # the caller may change theirs
+    return user.clone().to(device), item.clone().to(device)  # a copy, which the caller cannot change
 
 
 class _Checked:

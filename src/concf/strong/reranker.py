@@ -69,7 +69,7 @@ class Weights(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Inputs of the features beside the votes.
+    """Inputs of the features other than the votes.
 
     popularity: [items] p; activity: [users] q; log: the users' histories; heads: features of each voter with vectors;
     moments: mean and standard deviation that q is standardised by

@@ -158,7 +158,7 @@ class Compared(Request):
 
 
 class Length(Request):
-    """How long a list is to be."""
+    """Length of the lists."""
 
     k: int = Field(K, ge=1, description="items of each list")
 

@@ -125,7 +125,7 @@ class Endpoint:
                             await answer.at_once(_response(await cast("Awaitable[object]", work())))
                         else:
                             await answer.at_once(await self.threads.run(lambda: _response(work())))
-                    except Exception as error:  # out of the group as it is, not as one of several
+                    except Exception as error:  # re-raised alone, not as an exception group
                         problem = error
                 group.cancel_scope.cancel()
         finally:
