@@ -40,17 +40,10 @@ def consistency(ranks: Tensor, temperature: float) -> Tensor:
 
 
 def consensus(
-    newest: Tensor,
-    window: Sequence[Tensor],
-    n_items: int,
-    length: int,
-    *,
-    voters: Sequence[int] | None = None,
-    voter_weights: Sequence[float] | None = None,
-    top_k: int = 100,
-    temperature: float = 10.0,
+    newest: Tensor, window: Sequence[Tensor], n_items: int, length: int, *, voters: Sequence[int] | None = None,
+    voter_weights: Sequence[float] | None = None, top_k: int = 100, temperature: float = 10.0,
     consistency_temperature: float | None = 10.0,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """([users, length], [users, length]) the RC- and the R-consensus; -1 where there are too few items.
 
     Items by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the better
@@ -59,11 +52,8 @@ def consensus(
     voters: the heads that vote, None: all; voter_weights: of each of them, None: 1;
     top_k: K; temperature: T; consistency_temperature: T_c, or None for R in both
     """
-    n_users, heads = newest.shape[1], list(range(len(newest)) if voters is None else voters)
-    size = block_of_users(newest.device, n_items)
-    agreed = []
-    for begin in range(0, n_users, size):
-        users = slice(begin, begin + size)
+    heads, agreed = list(range(len(newest)) if voters is None else voters), []
+    for users in blocks_of_users(newest.shape[1], newest.device, n_items):
         listed, consistency_votes = newest[heads, users, :top_k].long(), None
         if window and consistency_temperature is not None:
             consistency_votes = _consistency(listed, heads, users, window, n_items, consistency_temperature)
@@ -79,10 +69,8 @@ def by_votes(items: Tensor, votes: Tensor, n_items: int, length: int) -> Tensor:
 
     items: [heads, users, K], padded with -1; votes: [heads, users, K], 0 or more
     """
-    size = block_of_users(items.device, n_items)
     blocks = []
-    for begin in range(0, items.shape[1], size):
-        users = slice(begin, begin + size)
+    for users in blocks_of_users(items.shape[1], items.device, n_items):
         ballot = votes[:, users].transpose(0, 1).double()
         blocks.append(_by_total(_steps(ballot).flatten(1), *_listed(items[:, users].long(), n_items), n_items, length))
     return torch.cat(blocks)
@@ -90,17 +78,17 @@ def by_votes(items: Tensor, votes: Tensor, n_items: int, length: int) -> Tensor:
 
 def consistencies(listed: Tensor, window: Sequence[Tensor], n_items: int, temperature: float) -> Tensor:
     """[heads, users, K] C (Eq. 11) of the items listed [heads, users, K] by each head. window: of [heads, users, M]."""
-    size = block_of_users(listed.device, n_items)
-    blocks = []
-    for begin in range(0, listed.shape[1], size):
-        users = slice(begin, begin + size)
-        blocks.append(_consistency(listed[:, users].long(), range(len(listed)), users, window, n_items, temperature))
+    blocks = [
+        _consistency(listed[:, users].long(), range(len(listed)), users, window, n_items, temperature)
+        for users in blocks_of_users(listed.shape[1], listed.device, n_items)
+    ]
     return torch.cat(blocks, 1).float()
 
 
-def block_of_users(device: torch.device, n_items: int) -> int:
-    """Number of users per block."""
-    return max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
+def blocks_of_users(n_users: int, device: torch.device, n_items: int) -> list[slice]:
+    """Blocks of users whose table [users, items] fits into memory."""
+    size = max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
+    return [slice(begin, begin + size) for begin in range(0, n_users, size)]
 
 
 def _consistency(
@@ -132,16 +120,9 @@ def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Ten
 
 
 def consistency_by_rank(
-    newest: Tensor,
-    window: Sequence[Tensor],
-    test: csr_array,
-    valid: csr_array,
-    users: NDArray[np.int64],
-    *,
-    depth: int = 100,
-    bins: int = 10,
-    temperature: float = 10.0,
-) -> dict[str, list[float | None]]:
+    newest: Tensor, window: Sequence[Tensor], test: csr_array, valid: csr_array, users: NDArray[np.int64], *,
+    depth: int = 100, bins: int = 10, temperature: float = 10.0,
+) -> dict[str, list[float | None]]:  # fmt: skip
     """The mean consistency C (Eq. 11) in equal bins of ranks: "correct" for test interactions, "incorrect" for others.
 
     The mean of a bin is over all its cells (user, rank) of that kind, each counting once; None if there are none.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import STEPS, block_of_users, by_votes, ranks_over_time
+from concf.consensus.consensus import STEPS, blocks_of_users, by_votes, ranks_over_time
 from concf.consensus.voters import Voter
 
 FUSIONS = ("reciprocal ranks", "Borda", "CombSUM", "CombMNZ", "weighted", "greedy")
@@ -61,7 +61,7 @@ class Fusions:
         self.scores = torch.stack([scores_of(voter, users)[:, :top_k] for voter in voters])
         most = min(len(voters) * self.top_k, n_items)
         self.candidates = by_votes(items, torch.zeros_like(items), n_items, most)
-        blocks = torch.split(torch.arange(len(users), device=users.device), block_of_users(users.device, n_items))
+        blocks = blocks_of_users(len(users), users.device, n_items)
         self.ranks = torch.cat(
             [ranks_over_time(self.candidates[block].long(), list(items[:, block]), n_items) for block in blocks], 1
         )
