@@ -17,7 +17,7 @@ from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.runs import fold_in as folding
-from concf.runs.fold_in import RIDGE, Folding
+from concf.runs.fold_in import RIDGE, regress, scaled
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -45,25 +45,24 @@ def test_the_weights_solve_the_ridge_regression(
     users = np.random.default_rng(2).normal(size=(shape[0], 6)).astype(np.float32)
     users[:, 5] = 0  # a dimension in which nothing is to be learned
     expected = by_hand(train, users, ridge)
-    found = Folding.learn(train, users, ridge).weights
+    found = regress(train, users, ridge)
     assert (found.shape, found.dtype) == (expected.shape, np.dtype(np.float32))
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
     monkeypatch.setattr(folding, "PRECISION", 1e-10)
-    found = Folding.learn(train, users, ridge).weights
+    found = regress(train, users, ridge)
     assert np.abs(found - expected).max() <= 1e-6 * max(np.abs(expected).max(), 1)
     doubled = train.copy()
     doubled.data *= 7  # how often something was used does not count
-    assert np.array_equal(Folding.learn(doubled, users, ridge).weights, found)
+    assert np.array_equal(regress(doubled, users, ridge), found)
 
 
 def test_a_history_is_the_sum_of_its_items_over_the_root_of_its_length() -> None:
-    learned = Folding(np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32), np.arange(5, dtype=np.float32))
+    weights = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32)
     new = histories(20, 30, 0.1, seed=7)
     assert 0 in np.diff(new.indptr)
-    for row, found in zip(new.toarray() > 0, learned.vectors(new), strict=True):
+    for row, vector in zip(new.toarray() > 0, scaled(new) @ weights, strict=True):
         items = np.flatnonzero(row)
-        expected = learned.weights[items].sum(0) / sqrt(len(items)) if len(items) else learned.average
-        assert found == pytest.approx(expected, abs=1e-6)
+        assert vector == pytest.approx(weights[items].sum(0) / sqrt(max(len(items), 1)), abs=1e-6)
 
 
 @pytest.fixture(scope="module")
