@@ -15,7 +15,7 @@ import typer
 from concf.cli.output import Json, print_heads, title_of
 from concf.cli.reading import READING, reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError, DataError
-from concf.runtime.launch import Stopped, follows, launch, stoppable
+from concf.runtime.system import Stopped, follows, launch, stoppable
 
 if TYPE_CHECKING:
     from concf.data.split import Split
