@@ -28,7 +28,7 @@ from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING
 from concf.inference.lookup import Positions, Short
 from concf.inference.ranker import Ranker
-from concf.inference.rules import catalogue_of, rules_of
+from concf.inference.rules import Rules, catalogue_of
 from concf.models import choose_settings, train
 
 K, ROUNDS = 20, 3
@@ -47,7 +47,7 @@ def lists(ranker: Ranker, by: str, users: NDArray[np.int64], hidden: list[Positi
     def draw(at: Positions, k: int, closed: Any, among: Positions | None) -> list[Short]:
         return ranker.short(users[at], [k] * len(at), by, closed, anew=among is not None, among=among)
 
-    ruled = rules_of(ranker, ranker.item_ids, by if by in ranker.heads else ranker.run.best_head(), **rules)
+    ruled = Rules(**rules).applied(ranker, by if by in ranker.heads else ranker.run.best_head())
     everyone = np.arange(len(users))
     if ruled is None:
         return draw(everyone, K, hidden, None)

@@ -214,7 +214,7 @@ def without(_: Lines) -> Drawing:
     axes.legend(loc="upper left")
     axes.grid(False, axis="y")
     caption = (
-        "How the validation figure of the re-ranked consensus changes without each voter. "
+        "How the validation metric of the re-ranked consensus changes without each voter. "
         + "; ".join(told)
         + ". Differences "
         "below half a percent are noise."

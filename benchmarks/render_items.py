@@ -47,7 +47,7 @@ def new_items() -> str:
          *(f"{line['recall@20'][each]:.4f}"[1:] for each in shrinkages)]
         for line in few
     ]  # fmt: skip
-    header = ["data", "users", "new items", "splits", "features", "variance explained", "places of 50", "seconds"]
+    header = ["data", "users", "new items", "splits", "features", "variance explained", "new among 50", "seconds"]
     return "\n".join(
         [
             markdown(["data", "ranked by", *FIGURES], rows), "",

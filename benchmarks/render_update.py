@@ -68,7 +68,7 @@ def percent(value: float) -> str:
 
 def summary(all_lines: dict[str, Lines]) -> str:
     """Mean and worst of the updates, for the consensus and for its student."""
-    header = ["log", "recommender", "figure", "against from scratch: mean", "worst", "against left: mean", "worst"]
+    header = ["log", "recommender", "metric", "against from scratch: mean", "worst", "against left: mean", "worst"]
     rows = []
     for name, known in all_lines.items():
         for who in WHO:
@@ -96,7 +96,7 @@ def verdict(all_lines: dict[str, Lines]) -> str:
     in_time = "met" if max(shares) <= 0.1 else "not met"
     return (
         f"Measured were {count}. The goal was to be never more than 2 % below training from scratch: the worst of all "
-        f"figures is {percent(below)} ({kept}). The goal was a tenth of its processor time: an update takes "
+        f"differences is {percent(below)} ({kept}). The goal was a tenth of its processor time: an update takes "
         f"{100 * mean(shares):.0f} % of it on average, from {100 * min(shares):.0f} to {100 * max(shares):.0f} % "
         f"({in_time})."
     )

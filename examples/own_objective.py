@@ -65,5 +65,5 @@ plt.show()
 
 # %% [markdown]
 # The loss is tested as every loss of concf is, against a slow and literal version of its formula
-# ([the way of a new objective](../docs/architecture.md#the-way-of-a-new-objective)); the same page says how to name it
+# ([adding an objective](../docs/architecture.md#adding-an-objective)); the same page says how to name it
 # on the command line.

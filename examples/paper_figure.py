@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 import concf
-from concf.consensus.consistency import consistency_by_rank
+from concf.consensus.consensus import consistency_by_rank
 from concf.evaluation.complementarity import chr_of_each, hits_of, per_map
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
-from concf.consensus.consistency import consistency_by_rank
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus, consistency_by_rank
 from concf.data.split import Split
 from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate

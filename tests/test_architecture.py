@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -117,3 +118,16 @@ def test_a_wrong_arrow_and_a_circle_are_seen(
 
 def test_an_unknown_name_is_no_attribute_of_the_package() -> None:
     assert not hasattr(concf, "nothing")
+
+
+def test_no_public_function_takes_more_than_eight_parameters() -> None:
+    counts = {}
+    for name in concf.__all__:
+        value = getattr(concf, name)
+        methods = {f"{name}.{method}": each for method, each in vars(value).items()} if inspect.isclass(value) else {}
+        for called, each in {name: value, **methods}.items():
+            function, own = getattr(each, "__func__", each), called.rpartition(".")[2]  # of a class method
+            if inspect.isfunction(function) and (own[0] != "_" or own == "__init__"):
+                counts[called] = len(inspect.signature(function).parameters) - ("." in called)
+    assert {name for name, count in counts.items() if count > 8} == set()
+    assert {"Recommender.recommend", "ConCF.load", "Rules.__init__", "train"} <= counts.keys()

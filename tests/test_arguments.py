@@ -107,11 +107,3 @@ def test_bytes_are_no_ids(model: library.ConCF) -> None:
     for options in asked:
         with pytest.raises(DataError, match=r"is of type bytes.*Decode it"):
             model.recommend(**options)
-
-
-def test_unknown_arguments_are_named_and_the_nearest_is_suggested(model: library.ConCF) -> None:
-    for call, name in ((model.recommend, "recommend"), (model.stream, "stream")):
-        with pytest.raises(ConfigError, match=f"{name}: unknown argument 'excludes'.* Did you mean exclude"):
-            call(1, excludes=[3])
-        with pytest.raises(ConfigError, match=f"{name}: unknown argument 'size'.* exclude"):  # of `blocks`
-            call(1, size=3)

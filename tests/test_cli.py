@@ -1,4 +1,4 @@
-"""The command line: teaches, reports figures as JSON, and stays quiet where nobody watches."""
+"""The command line: teaches, reports metrics as JSON, and stays quiet where nobody watches."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from concf.data.simulate import Simulation
 from concf.errors import DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -78,7 +79,7 @@ def test_every_kind_of_file_holds_what_python_gives(
     for cells, words, options in (
         (ranking.CELLS, [], {}),
         (7 * 31, ["--by", "bpr", "-k", 5], {"by": "bpr", "k": 5}),  # a block of 7 users at a time
-        (1, ["--viewed", "-k", 15], {"filter_viewed": False, "k": 15}),
+        (1, ["--viewed", "-k", 15], {"rules": Rules(filter_viewed=False), "k": 15}),
     ):
         monkeypatch.setattr(ranking, "CELLS", cells)
         code, out_text, err = concf("recommend", folder, "--users", "all", "--out", out, *words)
@@ -117,7 +118,7 @@ def test_items_exclude_and_strangers(concf: CLI, run: Path, tmp_path: Path) -> N
     for users, words, options in (
         ([3, 8], ["--items", tmp_path / "some.txt", "--exclude", few], {"items": some, "exclude": some[:3]}),
         ([3, 777, 8], ["--popular", "--items", few, "--by", "bpr"],
-         {"unknown": "popular", "items": some[:3], "by": "bpr"}),
+         {"rules": Rules(unknown="popular"), "items": some[:3], "by": "bpr"}),
     ):  # fmt: skip
         printed = concf("recommend", run, "--users", ",".join(map(str, users)), "-k", 6, "--json", *words)[1]
         assert_same_rows(json.loads(printed), model.recommend(users, 6, **options).to_pylist())  # type: ignore[arg-type]

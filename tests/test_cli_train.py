@@ -54,11 +54,11 @@ def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
     heads = {row["name"]: row["validation"] for row in report["recommenders"] if row["name"] in FIVE}
     assert heads[report["best_head"]] == max(heads.values())
     by_epoch = {record["epoch"]: record["validation"] for record in history(out)}
-    assert [epoch for epoch, figures in by_epoch.items() if "consensus" in figures] == RANKED
+    assert [epoch for epoch, metrics in by_epoch.items() if "consensus" in metrics] == RANKED
     for row in report["recommenders"]:
-        figures = {epoch: each[row["name"]] for epoch, each in by_epoch.items() if row["name"] in each}
-        best = max(figures.values())
-        assert (row["validation"], row["epoch"]) == (best, max(e for e, figure in figures.items() if figure == best))
+        metrics = {epoch: each[row["name"]] for epoch, each in by_epoch.items() if row["name"] in each}
+        best = max(metrics.values())
+        assert (row["validation"], row["epoch"]) == (best, max(e for e, figure in metrics.items() if figure == best))
 
     code, printed, err = concf("evaluate", out, "--at", "5,10", "--metrics", "recall,ndcg,coverage", "--json")
     assert (code, err) == (0, "")

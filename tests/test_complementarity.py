@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from concf.consensus import consistency as module
-from concf.consensus.consistency import consistency_by_rank
+from concf.consensus import consensus as module
+from concf.consensus.consensus import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
@@ -161,7 +161,7 @@ def rankings(draw):
     return times, test, valid - test, users
 
 
-@pytest.mark.parametrize("cells", [1, module.CELLS], ids=["one user a block", "all at once"])
+@pytest.mark.parametrize("cells", [1, module.RANKED_CELLS], ids=["one user a block", "all at once"])
 @given(
     drawn=rankings(),
     shape=st.sampled_from([(1, 1), (4, 2), (6, 3), (10, 10), (12, 4)]),
@@ -172,7 +172,7 @@ def test_consistency_is_the_mean_over_cells(cells: int, drawn, shape, temperatur
     depth, bins = shape
     tensors = [torch.tensor(time, dtype=torch.int32) for time in times]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "CELLS", cells)
+        patch.setattr(module, "RANKED_CELLS", cells)
         by_rank = consistency_by_rank(
             tensors[-1], tensors, matrix(test), matrix(valid), np.array(users, np.int64),
             depth=depth, bins=bins, temperature=temperature,

@@ -1,4 +1,4 @@
-"""The demo: the default preset beside tuned baselines, in words that the figures make, and what it leaves behind."""
+"""The demo: the default preset beside tuned baselines, in words that the metrics make, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_it_replaces_no_folder_but_its_own(concf: CLI, tmp_path: Path, monkeypat
 
 
 def changed(report: dict[str, Any], factor: float, p: float) -> dict[str, Any]:
-    """The same with other figures of ConCF."""
+    """The same with other metrics of ConCF."""
     other = deepcopy(report)
     for gains in other["gains"].values():
         for gain in gains.values():
@@ -81,7 +81,7 @@ def changed(report: dict[str, Any], factor: float, p: float) -> dict[str, Any]:
     return other
 
 
-def test_the_words_follow_the_figures(short: dict[str, Any], concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_words_follow_the_metrics(short: dict[str, Any], concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(report: dict[str, Any]) -> str:
         monkeypatch.setattr(subject, "run", lambda out: report)
         code, out, _ = concf("demo")

@@ -24,6 +24,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
+from concf.inference.rules import Rules
 from concf.strong.combine import combine
 from concf.strong.recipe import Recipe
 from concf.strong.run import StrongRun
@@ -150,7 +151,7 @@ def test_a_dislike_is_never_recommended(preset: str) -> None:
     for name in model.run.rows():
         for viewed in (True, False):
             k = 12 if name in ("consensus", "R-consensus") else 40
-            lists = model.recommend(None, k=k, by=name, filter_viewed=viewed)
+            lists = model.recommend(None, k=k, by=name, rules=Rules(filter_viewed=viewed))
             assert not dislikes & set(lists.select("user_id", "item_id").rows()), (name, viewed)
     user, item = min(dislikes)
     history = [int(model.run.data.interactions.item_ids.values[0])]

@@ -25,6 +25,7 @@ from concf.data.ids import Ids
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.models import choose_settings, train
 from concf.runs.run import Run
 from concf.service.explorer.schemas import Facts, SearchResult, View
@@ -153,7 +154,10 @@ def test_held_out_items_can_be_listed_with_the_part_that_has_them(either: Api) -
         assert best is not None
         stored = best[users_of(either).index(user)].tolist()[:8]  # without what was trained on
         assert pairs(view["consensus"])[0] == [either.model.item_ids.values[place] for place in stored]
-        free = {"filter_viewed": False, "exclude": sorted(item for item in part if part[item] == "training")}
+        free = {
+            "rules": Rules(filter_viewed=False),
+            "exclude": sorted(item for item in part if part[item] == "training"),
+        }
         for listed in view["lists"]:
             assert pairs(listed) == recommended(either, user, 8, by=listed["by"], **free)
         assert part_of(view) == {item: part.get(item) for item in part_of(view)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -15,6 +14,7 @@ from small_service import Client, loaded, problem, run_folder
 from concf.errors import DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.inference.titles import Catalogue
 from concf.service.app import POLICY
 from concf.service.explorer.search import allowed
@@ -92,8 +92,9 @@ def test_conditions_filter_every_list(client: Client, held_out: bool) -> None:
         items = [item["item"] for item in each["items"]]
         assert set(items) <= wanted
         if each["by"] in model.ranker.names and not held_out:
-            rules: dict[str, Any] = {"catalogue": catalogue(ITEMS), "where": where, "by": each["by"]}
-            assert items == model.recommend([5], 5, frame="arrow", **rules)["item_id"].to_pylist()
+            rules = Rules(catalogue(ITEMS), where)
+            expected = model.recommend([5], 5, by=each["by"], rules=rules, frame="arrow")
+            assert items == expected["item_id"].to_pylist()
     assert few["history"] == client.get(f"/explore/5?k=5&held_out={held_out}").json()["history"]
     mine = client.post("/explore", {"history": [2, 6], "k": 3, "where": where}).json()
     for each in (*mine["lists"], mine["consensus"]):

@@ -15,8 +15,9 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.runs import fold_in as folding
-from concf.runs.fold_in import RIDGE, Folding
+from concf.runs.fold_in import RIDGE, regress, scaled
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -44,25 +45,24 @@ def test_the_weights_solve_the_ridge_regression(
     users = np.random.default_rng(2).normal(size=(shape[0], 6)).astype(np.float32)
     users[:, 5] = 0  # a dimension in which nothing is to be learned
     expected = by_hand(train, users, ridge)
-    found = Folding.learn(train, users, ridge).weights
+    found = regress(train, users, ridge)
     assert (found.shape, found.dtype) == (expected.shape, np.dtype(np.float32))
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
     monkeypatch.setattr(folding, "PRECISION", 1e-10)
-    found = Folding.learn(train, users, ridge).weights
+    found = regress(train, users, ridge)
     assert np.abs(found - expected).max() <= 1e-6 * max(np.abs(expected).max(), 1)
     doubled = train.copy()
     doubled.data *= 7  # how often something was used does not count
-    assert np.array_equal(Folding.learn(doubled, users, ridge).weights, found)
+    assert np.array_equal(regress(doubled, users, ridge), found)
 
 
 def test_a_history_is_the_sum_of_its_items_over_the_root_of_its_length() -> None:
-    learned = Folding(np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32), np.arange(5, dtype=np.float32))
+    weights = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32)
     new = histories(20, 30, 0.1, seed=7)
     assert 0 in np.diff(new.indptr)
-    for row, found in zip(new.toarray() > 0, learned.vectors(new), strict=True):
+    for row, vector in zip(new.toarray() > 0, scaled(new) @ weights, strict=True):
         items = np.flatnonzero(row)
-        expected = learned.weights[items].sum(0) / sqrt(len(items)) if len(items) else learned.average
-        assert found == pytest.approx(expected, abs=1e-6)
+        assert vector == pytest.approx(weights[items].sum(0) / sqrt(max(len(items), 1)), abs=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +114,13 @@ def test_a_new_user_by_every_head_and_by_what_they_agree_on(group: Trained) -> N
         rows = model.recommend(k=11, history=NEW, by=by).to_pylist()
         assert_same(rows, expected_list(group, used, 11, by, used))
         assert {row["user_id"] for row in rows} == {None}
-        again = model.recommend(k=8, history=NEW, by=by, filter_viewed=False)
+        again = model.recommend(k=8, history=NEW, by=by, rules=Rules(filter_viewed=False))
         assert_same(again.to_pylist(), expected_list(group, used, 8, by, set()))
         few = model.recommend(k=8, history=NEW, by=by, items=allow, exclude=deny)
         assert_same(few.to_pylist(), expected_list(group, used, 8, by, used | set(deny), allow))
     assert model.recommend(k=5, history=NEW) == model.recommend(k=5, history=[*NEW, *NEW], by="consensus")
-    assert any(item in used for item in model.recommend(k=30, history=NEW, filter_viewed=False)["item_id"].to_pylist())
+    again = model.recommend(k=30, history=NEW, rules=Rules(filter_viewed=False))
+    assert any(item in used for item in again["item_id"].to_pylist())
     ids, scores = model.recommend(k=40, history=NEW, by="bpr", frame="arrays")
     assert (ids.shape, scores.shape) == ((40,), (40,))
     assert ids[26:].tolist() == [-1] * 14
@@ -162,7 +163,7 @@ def test_one_item_is_a_history_and_what_is_wrong_is_said(group: Trained) -> None
     assert model.recommend(history=500, k=4) == model.recommend(history=[500], k=4)
     assert model.recommend(history=np.array([500, 470]), k=4) == model.recommend(history=(500, 470), k=4)
     with pytest.raises(DataError, match="history: no item is called 501 in the log"):
-        model.recommend(history=[500, 501], unknown_items="error")
+        model.recommend(history=[500, 501], rules=Rules(unknown_items="error"))
     for users, history in ((7, {7: [500]}), ([7, 8], [500])):
         with pytest.raises(ConfigError, match="one user's; for several, give a mapping"):
             model.recommend(users, history=history)  # type: ignore[arg-type]

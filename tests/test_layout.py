@@ -20,11 +20,11 @@ def shown(header: list[str], rows: list[list[str]], width: int, title: str | Non
 
 
 WORDS = st.text("abc@#. 0123[]", max_size=40).map(str.strip)
-FIGURES = st.floats(0, 1).map("{:.4f}".format) | st.integers(0, 10**9).map("{:,}".format) | st.just("0.1234 ± 0.0012")
+NUMBERS = st.floats(0, 1).map("{:.4f}".format) | st.integers(0, 10**9).map("{:,}".format) | st.just("0.1234 ± 0.0012")
 
 
-@given(st.lists(st.tuples(WORDS, FIGURES, FIGURES, WORDS), min_size=1, max_size=5), st.integers(1, 200))
-def test_every_figure_is_in_one_piece_and_no_text_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
+@given(st.lists(st.tuples(WORDS, NUMBERS, NUMBERS, WORDS), min_size=1, max_size=5), st.integers(1, 200))
+def test_every_number_is_in_one_piece_and_no_text_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
     header = ["model", "R@20", "validation R@50", "settings"]
     text = shown(header, [list(row) for row in rows], width)
     lines = text.splitlines()
@@ -32,8 +32,8 @@ def test_every_figure_is_in_one_piece_and_no_text_is_lost(rows: list[tuple[str, 
         assert any(row[1] in line and row[2] in line for line in lines)
     expected = "".join(["".join(row) for row in [header, *rows]])
     assert sorted(re.sub(r"[\s─]", "", text)) == sorted(re.sub(r"\s", "", expected))
-    figures = [max(map(len, column)) for column in zip(*[header, *rows], strict=True)][1:3]
-    assert max(map(len, lines)) <= max(width, sum(figures) + 2 * MIN_TEXT + 6)
+    numbers = [max(map(len, column)) for column in zip(*[header, *rows], strict=True)][1:3]
+    assert max(map(len, lines)) <= max(width, sum(numbers) + 2 * MIN_TEXT + 6)
 
 
 def test_square_brackets_are_no_markup() -> None:

@@ -1,4 +1,4 @@
-"""The model card, README.md in the folder of a run: its figures are those of the summary, its commands work."""
+"""The model card, README.md in the folder of a run: its metrics are those of the summary, its commands work."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def table(card: str, heading: str) -> dict[str, list[str]]:
     return {row[0].removeprefix("| "): [cell.removesuffix(" |") for cell in row[1:]] for row in rows[2:]}
 
 
-def test_figures_data_and_settings_are_those_of_the_run(run: tuple[Run, Path]) -> None:
+def test_metrics_data_and_settings_are_those_of_the_run(run: tuple[Run, Path]) -> None:
     trained, folder = run
     card, summary = (folder / CARD).read_text(encoding="utf-8"), trained.summary()
-    figures = {name: row[1] for name, row in table(card, "Metrics").items()}
-    assert figures == {each["name"]: f"{each['validation']:.4f}" for each in summary["recommenders"]}
+    metrics = {name: row[1] for name, row in table(card, "Metrics").items()}
+    assert metrics == {each["name"]: f"{each['validation']:.4f}" for each in summary["recommenders"]}
     if trained.unit == "epochs":
         epochs = {name: int(row[2].removesuffix("|")) for name, row in table(card, "Metrics").items()}
         assert epochs == {each["name"]: each["epoch"] for each in summary["recommenders"]}
@@ -97,7 +97,7 @@ def test_a_run_under_way_says_so_and_a_card_is_written_again_when_it_goes_on(dat
     assert contents(out) == finished
 
 
-def test_a_strange_name_breaks_no_table_and_a_run_without_figures_has_a_card(tmp_path: Path) -> None:
+def test_a_strange_name_breaks_no_table_and_a_run_without_metrics_has_a_card(tmp_path: Path) -> None:
     log = tmp_path / "a|b <img src=x>.csv"
     pairs = [(user, (user + k) % 12) for user in range(9) for k in range(8)]
     pl.DataFrame(pairs, schema=["user", "item"], orient="row").write_csv(log)

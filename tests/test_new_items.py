@@ -19,6 +19,7 @@ from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.new_items import PENALTIES, SHRINKAGE, FeatureMap, features_of
 from concf.inference.ranker import Ranker, evaluate_new
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.inference.titles import Catalogue
 from concf.models import load_run
 
@@ -128,7 +129,7 @@ def test_a_catalogue_without_new_items_leaves_the_consensus_as_it_is() -> None:
 
 def test_rules_see_new_items() -> None:
     model, frame = with_items(), catalogue()
-    found = rows(model, k=3, by="student", catalogue=frame, where=f"item >= {ITEMS} and kind = 'jazz'")
+    found = rows(model, k=3, by="student", rules=Rules(frame, f"item >= {ITEMS} and kind = 'jazz'"))
     assert {row["item_id"] for row in found} == {ITEMS + 1, ITEMS + 5}
     assert not [row for row in rows(model, k=10, exclude=list(range(ITEMS, ITEMS + NEW))) if row["item_id"] >= ITEMS]
     assert {row["item_id"] for row in rows(model, k=3, items=[ITEMS + 2])} == {ITEMS + 2}

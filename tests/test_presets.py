@@ -17,6 +17,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.inference.estimator import ConCF
+from concf.inference.explain import about
 from concf.inference.recommender import Recommender
 from concf.models import PRESETS, choose_settings, load_run, train
 from concf.reference.encoders import ENCODERS, Encoder
@@ -194,7 +195,11 @@ def test_a_voter_of_one_s_own_votes_from_its_budget_on(monkeypatch: pytest.Monke
     assert run.chosen["mine"] == {"regularisation": 50.0}
     assert "mine" in {each["head"] for each in Recommender(run).explain(0, 0)["heads"]}
     assert run.recommender("consensus", data.train[:2]).function(np.arange(2), 3).shape[0] == 2  # by its fold_in
-    assert load_run(tmp_path / "run", data).chosen == run.chosen
+    monkeypatch.setitem(BASELINES, "later", BASELINES["mine"])
+    loaded = load_run(tmp_path / "run", data)
+    assert (loaded.chosen, loaded.fixed_voters) == (run.chosen, ("rp3beta", "mine"))  # not the later one
+    assert Recommender(loaded).explain(0, 0) == Recommender(run).explain(0, 0)
+    assert [about(loaded, name) for name in ("mine", "userknn")] == ["regularisation 50", "similar users"]
     monkeypatch.delitem(BASELINES, "mine")
-    with pytest.raises(ConfigError, match=r"trained with others.*BASELINES"):
+    with pytest.raises(ConfigError, match=r"with a voter 'mine'.*BASELINES"):
         load_run(tmp_path / "run", data)

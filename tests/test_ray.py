@@ -30,6 +30,7 @@ from concf.errors import ConfigError, DataError, PeerError
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.models import choose_settings, train
 from concf.runs.checkpoint import RunFolder
 from concf.runtime import executors
@@ -98,7 +99,7 @@ def test_parts_hold_everyone_once_in_whole_blocks(users: int, block: int, k: int
     assert parts[0].name == MARKER
 
 
-@pytest.mark.parametrize("options", [{}, {"by": "multinomial", "filter_viewed": False, "exclude": [3, 4]}])
+@pytest.mark.parametrize("options", [{}, {"by": "multinomial", "rules": Rules(filter_viewed=False), "exclude": [3, 4]}])
 def test_parts_hold_the_lists_of_the_plain_path(run: Path, tmp_path: Path, here: None, options: dict[str, Any]) -> None:
     rows = write_lists(run, tmp_path / "recs", k=5, engine="ray", parts=SEVENS, **options)
     lists, expected = pl.read_parquet(tmp_path / "recs"), plain(run, **options)

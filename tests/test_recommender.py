@@ -17,6 +17,7 @@ from literal_lists import CONSENSUSES, LOG, NON_VOTING, Listed, Trained, trained
 from concf.errors import ConfigError, DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -67,7 +68,7 @@ def test_everyones_lists_by_everyone_who_ranks(numbered: Trained) -> None:
     assert either.run.best["consensus"].epoch > 0  # there is a window to be steady over
     for by in [*either.heads, *CONSENSUSES]:
         for filter_viewed in (True, False) if by in CONSENSUSES else (True,):
-            found = by_user(model.recommend(k=6, by=by, filter_viewed=filter_viewed))
+            found = by_user(model.recommend(k=6, by=by, rules=Rules(filter_viewed=filter_viewed)))
             expected = {user: either.expected(user, 6, by, filter_viewed=filter_viewed) for user in either.users}
             assert_same(found, expected)
             again = {
@@ -90,8 +91,8 @@ def test_allow_and_deny_lists_for_everyone_and_by_user(numbered: Trained) -> Non
             allow: Any = [None, some(0.4), {user: some(0.4) for user in either.users[5:]}][kind % 3]
             deny: Any = [some(0.2), {user: some(0.5) for user in either.users[:20]}, ()][kind // 3]
             k, filter_viewed = int(rng.integers(1, 9)), kind != 4
-            options = {"items": allow, "exclude": deny, "filter_viewed": filter_viewed}
-            found = by_user(model.recommend(k=k, by=by, **options))
+            rules = Rules(filter_viewed=filter_viewed)
+            found = by_user(model.recommend(k=k, by=by, items=allow, exclude=deny, rules=rules))
             expected = {
                 user: either.expected(
                     user, k, by, allow.get(user, ()) if isinstance(allow, dict) else allow,
@@ -166,26 +167,29 @@ def test_strangers_are_named_or_get_what_is_used_most(numbered: Trained, named: 
         Recommender(named.run).recommend([-100])
     for options in ({"items": ["500"]}, {"exclude": {-100: ["500"]}}, {"history": ["500"]}):
         with pytest.raises(DataError, match=f"{next(iter(options))}: no item is called '500'"):
-            model.recommend(None if "history" in options else -100, unknown_items="error", **options)
+            model.recommend(None if "history" in options else -100, rules=Rules(unknown_items="error"), **options)
     used = (numbered.run.log.toarray() > 0).sum(0)  # of what was learned, no held-out item
     count = dict(zip(model.item_ids.values.tolist(), used.tolist(), strict=True))
     order = sorted(numbered.items, key=lambda item: (-count[item], item))
-    found = by_user(model.recommend([7, -100, 8], 40, by="bpr", unknown="popular", exclude={8: order[:4]}))
+    popular = Rules(unknown="popular")
+    found = by_user(model.recommend([7, -100, 8], 40, by="bpr", rules=popular, exclude={8: order[:4]}))
     assert found[7] == [(item, count[item]) for item in order]
     assert found[8] == [(item, count[item]) for item in order[4:]]
     assert_same({-100: found[-100]}, {-100: numbered.expected(-100, 40, "bpr")})
-    few = by_user(model.recommend([7], 4, unknown="popular", items=order[5:8]))
+    few = by_user(model.recommend([7], 4, rules=popular, items=order[5:8]))
     assert few[7] == [(item, count[item]) for item in order[5:8]]
     for users in ([-100, "new"], [2**70]):  # no column holds both
         with pytest.raises(DataError, match="integers of 64 bits or text"):
-            model.recommend(users, unknown="popular")
+            model.recommend(users, rules=popular)
 
 
 def test_what_cannot_be_done_is_said(numbered: Trained) -> None:
     model = Recommender(numbered.run)
-    for name, value in {"by": "oracle", "unknown": "guess", "unknown_items": "raise"}.items():
-        with pytest.raises(ConfigError, match="oracle" if name == "by" else f"{name} = "):
-            model.recommend(-100, **{name: value})  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="oracle"):
+        model.recommend(-100, by="oracle")
+    for name, value in {"unknown": "guess", "unknown_items": "raise"}.items():
+        with pytest.raises(ConfigError, match=f"{name} = "):
+            model.recommend(-100, rules=Rules(**{name: value}))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="k = 13: the consensus keeps 12 items"):
         model.recommend(-100, 13)
     with pytest.raises(DataError, match="no user is called 'x'"):

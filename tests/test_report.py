@@ -1,4 +1,4 @@
-"""The report of a run: its figures are the run's own, of every kind of run; the command writes a page and no more."""
+"""The report of a run: its metrics are the run's own, of every kind of run; the command writes a page and no more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, load_run, train
-from concf.report.gather import FIGURES, gather
+from concf.report.gather import COLUMNS, gather
 from concf.report.page import CURVES, intervals, looks_of, page
 from concf.runs.checkpoint import CHECKPOINT, RunFolder
 from concf.runs.run import Run
@@ -95,7 +95,7 @@ def default() -> dict[str, Any]:
     return gather(small_recipe.trained(), {"device": "cpu"}, examples=2, titles=titles)
 
 
-def test_figures_are_those_of_the_run(run: Run, content: dict[str, Any], shown: Page) -> None:
+def test_metrics_are_those_of_the_run(run: Run, content: dict[str, Any], shown: Page) -> None:
     assert [each["name"] for each in content["recommenders"]] == run.rows()
     for on, label in (("test", "Test part"), ("valid", "Validation part")):
         evaluated, rows = run.evaluate(on=on), shown.tables["results", label]  # type: ignore[arg-type]
@@ -104,11 +104,11 @@ def test_figures_are_those_of_the_run(run: Run, content: dict[str, Any], shown: 
             expected, best = evaluated[each["name"]], run.best[each["name"]]
             assert (each["validation"], each["epoch"]) == (best.validation, best.epoch)
             assert row[-2:] == [f"{best.validation:.4f}", str(best.epoch)]
-            for column, (figure, cell) in enumerate(zip(FIGURES, row[1:-2], strict=True), 1):
-                low, high = expected.interval(figure)
-                assert each[on][figure] == {"mean": expected.means()[figure], "low": low, "high": high}
-                assert cell == f"{expected.means()[figure]:.4f} {low:.4f} to {high:.4f}"
-                best_of_all = expected.means()[figure] == max(each.means()[figure] for each in evaluated.values())
+            for column, (metric, cell) in enumerate(zip(COLUMNS, row[1:-2], strict=True), 1):
+                low, high = expected.interval(metric)
+                assert each[on][metric] == {"mean": expected.means()[metric], "low": low, "high": high}
+                assert cell == f"{expected.means()[metric]:.4f} {low:.4f} to {high:.4f}"
+                best_of_all = expected.means()[metric] == max(each.means()[metric] for each in evaluated.values())
                 assert (("results", label, number, column) in shown.marked) == best_of_all
             assert row[0] == each["name"] + (" best head" if each["name"] == run.best_head() else "")
     seconds = [each["seconds"] + each.get("ranking_seconds", 0) for each in run.history]

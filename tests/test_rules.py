@@ -15,7 +15,7 @@ from small_service import Client, loaded, run_folder
 
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.recommender import Recommender
-from concf.inference.rules import POOL
+from concf.inference.rules import POOL, Rules
 from concf.inference.titles import Catalogue
 from concf.runs.checkpoint import RunFolder
 from concf.service.loading import Loader
@@ -44,9 +44,9 @@ def catalogue(run: Trained) -> pl.DataFrame:
     )
 
 
-def listed(model: Recommender, **options: Any) -> dict[Any, Listed]:
+def listed(model: Recommender, rules: Rules, **options: Any) -> dict[Any, Listed]:
     found: dict[Any, Listed] = {}
-    for row in model.recommend(frame="arrow", **options).to_pylist():
+    for row in model.recommend(frame="arrow", rules=rules, **options).to_pylist():
         found.setdefault(row["user_id"], []).append((row["item_id"], row["score"]))
     return found
 
@@ -125,7 +125,7 @@ def test_lists_are_those_of_slow_loops(
     options |= {"at_most": {"category": most}} if most < 30 else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConcfWarning)
-        found = listed(Recommender(run.run), k=k, by=by, **options)
+        found = listed(Recommender(run.run), Rules(**options), k=k, by=by)
     for user in run.users[::3]:
         expected = literal(run, catalogue, user, k, by, holds, most, diversity, penalty)
         mine = found.get(user, [])
@@ -144,8 +144,8 @@ def test_without_rules_nothing_changes_to_the_bit(run: Trained, catalogue: pl.Da
                 {"where": None, "at_most": None, "diversity": 0, "popularity_penalty": 0.0, "catalogue": None},
                 {"where": "price is null or price >= 0", "at_most": {"category": 99, "name": 1}},
             ):
-                options = {"catalogue": catalogue} | more | rules
-                assert model.recommend(k=3, by=by, **options) == plain  # type: ignore[arg-type,call-overload]
+                chosen = Rules(**({"catalogue": catalogue} | rules))  # type: ignore[arg-type]
+                assert model.recommend(k=3, by=by, rules=chosen, **more) == plain  # type: ignore[arg-type]
 
 
 def test_lists_are_full_whenever_they_can_be(run: Trained, catalogue: pl.DataFrame) -> None:
@@ -153,12 +153,9 @@ def test_lists_are_full_whenever_they_can_be(run: Trained, catalogue: pl.DataFra
     users = [*run.users, 10**9]  # and somebody whom the log does not have
     for k in (4, 12):
         for most in (1, 30):
-            options: dict[str, Any] = {
-                "catalogue": catalogue, "at_most": {"category": most}, "where": "price < 40", "unknown": "popular",
-                "diversity": 0.4,
-            }  # fmt: skip
+            rules = Rules(catalogue, "price < 40", {"category": most}, diversity=0.4, unknown="popular")
             for by in ("bpr", *CONSENSUSES):
-                found = listed(model, users=users, k=k, by=by, **options)
+                found = listed(model, rules, users=users, k=k, by=by)
                 for user in users:
                     may = [r for r in rows if r["price"] < 40 and r["item"] not in run.viewed.get(user, ())]
                     kinds = [row["category"] for row in may]
@@ -173,14 +170,14 @@ def test_the_order_of_rows_and_the_kind_of_file_do_not_matter(
 ) -> None:
     model = Recommender(run.run, "arrow")
     rules: dict[str, Any] = {"where": "price < 33 and name <> 'Item 4'", "at_most": {"category": 2}, "diversity": 0.3}
-    expected = model.recommend(catalogue=catalogue, **rules)
+    expected = model.recommend(rules=Rules(catalogue, **rules))
     catalogue.sample(fraction=1, shuffle=True, seed=3).write_csv(tmp_path / "items.csv")
     catalogue.reverse().write_csv(tmp_path / "items.tsv", separator="\t")
     catalogue.write_parquet(tmp_path / "items.parquet")
     catalogue.with_columns(pl.col("price").fill_nan(None)).write_ndjson(tmp_path / "items.jsonl")
     frames = (catalogue.to_arrow(), pd.DataFrame(catalogue.to_dict(as_series=False)), pl.concat([catalogue, catalogue]))
     for one in (*tmp_path.iterdir(), *frames):
-        assert model.recommend(catalogue=one, **rules) == expected
+        assert model.recommend(rules=Rules(one, **rules)) == expected
 
 
 def test_dates_are_compared_alike_in_text_and_in_columns_of_dates(
@@ -194,12 +191,12 @@ def test_dates_are_compared_alike_in_text_and_in_columns_of_dates(
     frame.with_columns(pl.col("at").dt.replace_time_zone("Asia/Tokyo")).write_parquet(tmp_path / "zoned.parquet")
     for condition in ("day between '2024-01-03' and '2024-01-08'", "at < '2024-01-09T10:00:00' and price > 3"):
         csv, parquet, zoned = (
-            model.recommend(catalogue=tmp_path / name, where=condition, k=3)
+            model.recommend(rules=Rules(tmp_path / name, where=condition), k=3)
             for name in ("items.csv", "items.parquet", "zoned.parquet")
         )
         assert csv == parquet == zoned
     with pytest.raises(ConfigError, match="is a column of Date"):
-        model.recommend(catalogue=tmp_path / "items.parquet", where="day > '2024-02-30'")
+        model.recommend(rules=Rules(tmp_path / "items.parquet", where="day > '2024-02-30'"))
 
 
 @pytest.mark.parametrize(
@@ -222,16 +219,15 @@ def test_dates_are_compared_alike_in_text_and_in_columns_of_dates(
 )
 def test_rules_that_make_no_sense(run: Trained, catalogue: pl.DataFrame, rules: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Recommender(run.run).stream(**({"catalogue": catalogue} | rules))
+        Recommender(run.run).stream(rules=Rules(**({"catalogue": catalogue} | rules)))
 
 
 def test_nested_columns(run: Trained, catalogue: pl.DataFrame) -> None:
     nested = catalogue.with_columns(tags=pl.concat_list("name"))
     with pytest.raises(ConfigError, match="holds List"):
-        Recommender(run.run).recommend(catalogue=nested, at_most={"tags": 1})
+        Recommender(run.run).recommend(rules=Rules(nested, at_most={"tags": 1}))
     either = "array_contains(tags, 'Item 3') or (\"name\" = 'it''s;')"
-    found = listed(Recommender(run.run), catalogue=nested, where=either, users=run.users[0],
-                   filter_viewed=False, k=1)  # fmt: skip
+    found = listed(Recommender(run.run), Rules(nested, where=either, filter_viewed=False), users=run.users[0], k=1)
     assert found[run.users[0]][0][0] == run.items[3]
 
 
@@ -240,11 +236,11 @@ def test_missing_and_unknown_items_are_counted(run: Trained, catalogue: pl.DataF
     few = pl.concat([catalogue.with_columns(pl.col("category").cast(pl.Int32))[5:], strangers], how="vertical_relaxed")
     model = Recommender(run.run)
     with pytest.warns(ConcfWarning, match="attributes for 25 of the 30 items of the log; 3 others are not in it"):
-        found = listed(model, catalogue=few, where="price < 60", k=30, by="bpr", filter_viewed=False)
+        found = listed(model, Rules(few, where="price < 60", filter_viewed=False), k=30, by="bpr")
     expected = {row["item"] for row in catalogue[5:].iter_rows(named=True) if row["price"] < 60}
     assert all({item for item, _ in mine} == expected for mine in found.values())
     with pytest.raises(DataError, match="none of the 3 items"):
-        model.recommend(catalogue=strangers, where="price < 60")
+        model.recommend(rules=Rules(strangers, where="price < 60"))
 
 
 def test_the_command_line_writes_what_python_gives(
@@ -258,10 +254,8 @@ def test_the_command_line_writes_what_python_gives(
     words = ["recommend", tmp_path / "run", "-k", 4, "--catalogue", tmp_path / "items.csv"]
     rules = ["--where", "price < 33", "--at-most", "category=2", "--at-most", "name=1", "--diversity", 0.3,
              "--popularity-penalty", 0.2]  # fmt: skip
-    expected = Recommender.load(tmp_path / "run").recommend(
-        k=4, catalogue=catalogue, where="price < 33", at_most={"category": 2, "name": 1}, diversity=0.3,
-        popularity_penalty=0.2,
-    )  # fmt: skip
+    chosen = Rules(catalogue, "price < 33", {"category": 2, "name": 1}, diversity=0.3, popularity_penalty=0.2)
+    expected = Recommender.load(tmp_path / "run").recommend(k=4, rules=chosen)
     assert concf(*words, *rules, "--out", tmp_path / "recs.parquet")[::2] == (0, "")
     assert pl.read_parquet(tmp_path / "recs.parquet").equals(expected)
     for wrong, message in (
@@ -285,7 +279,7 @@ def test_the_service_answers_what_python_gives(tmp_path: Path) -> None:
             ({"history": [1, 2], "k": 4, "by": "bpr"}, {"history": [1, 2], "k": 4, "by": "bpr"}),
         ):
             found = client.post("/recommend", body | rules).json()["lists"]
-            wanted = model.recommend(**options, **rules, catalogue=frame, frame="polars")
+            wanted = model.recommend(**options, rules=Rules(frame, **rules), frame="polars")
             assert [item["item"] for each in found for item in each["items"]] == wanted["item_id"].to_list()
         few = client.post("/recommend", {"users": [1], "k": 4, "where": "price < 2"}).json()
         assert "2 items match: lists are shorter than k = 4" in few["note"]

@@ -92,5 +92,5 @@ def test_a_file_without_a_checksum_is_refused_and_one_without_a_place_for_it_not
     with pytest.raises(DataError, match=f"{DAMAGED}.* its checksum is gone"):
         load_run(run)
     save_file(tensors, run / "bare", metadata={"concf": f'{{"{FIELD}": "{BLANK}"}}'})
-    with pytest.raises(ValueError, match="no place for a checksum"):
+    with pytest.raises(ValueError, match="no field for a checksum"):
         seal(run / "bare")

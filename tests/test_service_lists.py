@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
 from concf.evaluation.scorers import Factors
-from concf.inference.lookup import place_of
+from concf.inference.lookup import position_of
 from concf.inference.ranker import highest
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.service.schemas import Lists, SimilarItems, UserList
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -68,10 +69,10 @@ def test_the_highest_are_those_of_a_sort(data: st.DataObject) -> None:
 
 def test_an_id_is_found_where_it_stands_and_nowhere_else(model: Recommender) -> None:
     for place, user in enumerate(everyone(model)):
-        assert place_of(model.user_ids, user) == place
-        assert place_of(model.user_ids, str(user) if isinstance(user, int) else 5) == -1
+        assert position_of(model.user_ids, user) == place
+        assert position_of(model.user_ids, str(user) if isinstance(user, int) else 5) == -1
     for stranger in (10**30, -1, 1.0, True, None, "", "zzz", chr(0x10FFFF), b"5", [1]):
-        assert place_of(model.user_ids, stranger) == -1
+        assert position_of(model.user_ids, stranger) == -1
 
 
 def test_every_user_gets_what_the_library_recommends(client: Client, model: Recommender) -> None:
@@ -112,7 +113,7 @@ def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recomme
             body = TypeAdapter(Lists).validate_json(answer.content, strict=True)
             given = {name: value for name, value in options.items() if name != "viewed"}
             for user, mine in zip(users, body["lists"], strict=True):
-                wanted = expected(model, user, 5, by, filter_viewed="viewed" not in options, **given)
+                wanted = expected(model, user, 5, by, rules=Rules(filter_viewed="viewed" not in options), **given)
                 assert mine["user"] == user
                 assert_same(mine["items"], wanted)  # type: ignore[arg-type]
             assert (body["note"] is None) == (by == "bpr" or not {"items", "viewed"} & options.keys())
@@ -149,7 +150,7 @@ def test_histories_are_folded_in(client: Client, model: Recommender) -> None:
 
 
 def test_strangers_get_what_is_popular_if_asked_for(client: Client, model: Recommender) -> None:
-    wanted = expected(model, "nobody", 7, unknown="popular")
+    wanted = expected(model, "nobody", 7, rules=Rules(unknown="popular"))
     answer = client.get("/recommend/nobody?popular=true&k=7").json()
     assert (answer["user"], answer["by"]) == ("nobody", "popularity")
     assert_same(answer["items"], wanted)

@@ -19,6 +19,7 @@ from small_service import Client, loaded, run_folder
 
 from concf.errors import ConcfWarning, DataError
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.service.schemas import Lists
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -73,7 +74,7 @@ def test_unknown_items_can_be_an_error() -> None:
         for options in asked:
             (name, _), who = *options.items(), None if "history" in options else user
             with pytest.raises(DataError, match=f"^{name}: no item is called"):
-                model.recommend(who, unknown_items="error", **options)
+                model.recommend(who, rules=Rules(unknown_items="error"), **options)
         with pytest.raises(DataError, match="items: no item is called"):
             model.similar_items([item, stranger], unknown_items="error")
 

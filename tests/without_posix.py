@@ -110,7 +110,7 @@ def main(folder: Path) -> None:
     from concf.runs.memory import available_memory
     from concf.runtime import provenance
     from concf.runtime.files import held
-    from concf.runtime.launch import launch
+    from concf.runtime.system import launch
 
     def concf(*words: object) -> None:
         typer.main.get_command(app).main([str(word) for word in words], standalone_mode=False)

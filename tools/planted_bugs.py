@@ -225,13 +225,13 @@ BUGS = [
     ),
     Bug(
         "service/answers.py", "_unknown_users",
-        "sum(place_of(user_ids, user) < 0 for user in request.users)",
-        "sum(place_of(user_ids, user) <= 0 for user in request.users)",
+        "sum(position_of(user_ids, user) < 0 for user in request.users)",
+        "sum(position_of(user_ids, user) <= 0 for user in request.users)",
         "the service says that the first user of the log is unknown", "service_lists",
     ),
     Bug(
         "service/answers.py", "_without_history",
-        "not history and place_of(", "not history or place_of(",
+        "not history and position_of(", "not history or position_of(",
         "the service says that all new users have no known item", "service_lists",
     ),
     Bug(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from concf.evaluation.ranking import rank
     from concf.inference.estimator import ConCF
     from concf.inference.recommender import Recommender
+    from concf.inference.rules import Rules
     from concf.models import PRESETS, choose_settings, load_run, train
     from concf.reference.objectives import OBJECTIVES, Objective
     from concf.reference.settings import ReferenceSettings
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BASELINES", "OBJECTIVES", "PRESETS", "Candidate", "ConCF", "ConcfError", "ConcfWarning", "ConfigError",
     "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "ReferenceSettings",
-    "Simulation", "Split", "StrongSettings", "Weighting", "__version__", "choose_settings", "combine", "compare",
-    "evaluate", "evaluate_rolling", "load_run", "prepare", "rank", "read", "train", "update",
+    "Rules", "Simulation", "Split", "StrongSettings", "Weighting", "__version__", "choose_settings", "combine",
+    "compare", "evaluate", "evaluate_rolling", "load_run", "prepare", "rank", "read", "train", "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -65,6 +66,7 @@ _MODULES = {
     "comparison.rolling": ("evaluate_rolling",),
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
+    "inference.rules": ("Rules",),
     "baselines.table": ("BASELINES", "Candidate"),
     "reference.objectives": ("OBJECTIVES", "Objective"),
     "strong.combine": ("combine",),

@@ -21,9 +21,8 @@ from concf.cli.recommend import recommend
 from concf.cli.serve import serve
 from concf.cli.train import combine, train, update
 from concf.errors import ConcfError, command_line
-from concf.runtime.launch import follows
 from concf.runtime.provenance import VERSION
-from concf.runtime.system import own_process, write_utf8
+from concf.runtime.system import follows, own_process, write_utf8
 
 NO_MEMORY = r"allocate memory|out of memory|not enough memory"  # CPU (x86_64), GPU, CPU (ARM64)
 app = typer.Typer(

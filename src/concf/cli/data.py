@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concf.cli.output import Json, names, print_figures, print_table
+from concf.cli.output import Json, names, print_table, print_values
 from concf.cli.reading import SPLITTING, reads_a_log
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def prepare(
         typer.echo(json.dumps(summary | {"folder": str(out)}))
         return
     shown = ("users", "items", "interactions", "density", *PARTS, *(["history"] if split.has_new_users else []))
-    print_figures({name: summary[name] for name in shown} | {"split hash": split.hash[:16], "folder": str(out)})
+    print_values({name: summary[name] for name in shown} | {"split hash": split.hash[:16], "folder": str(out)})
     if split.recipe.protocol.time_cut == "all":
         _print_held_out(summary["held_out"])
 
@@ -139,8 +139,8 @@ def data_statistics(
     figures = ("users", "items", "interactions", "events")
     table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
     print_table([*figures, "density", "filter"], table, title=f"{origin['name']}{title}")
-    print_figures({name: counts[name] for name in PARTS if name in counts})
-    print_figures(_in_words(columns, details))
+    print_values({name: counts[name] for name in PARTS if name in counts})
+    print_values(_in_words(columns, details))
 
 
 def _in_words(columns: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:

@@ -62,10 +62,10 @@ def _print_metrics(report: dict[str, Any]) -> None:
     """Print the table, and what it shows."""
     from concf.runtime.text_tables import settings_line, short
 
-    figures, metric, data = list(report["rows"][0]["means"]), short(report["metric"]), report["data"]
+    metrics, metric, data = list(report["rows"][0]["means"]), short(report["metric"]), report["data"]
     ours = {name: f"ConCF, {name}" for name in report["gains"]} | {report["best_head"]: "ConCF, best head"}
     rows = [
-        [ours.get(row["name"], row["name"]), *(f"{row['means'][figure]:.4f}" for figure in figures),
+        [ours.get(row["name"], row["name"]), *(f"{row['means'][name]:.4f}" for name in metrics),
          f"{row['validation']:.4f}", settings_line(row["chosen"])]
         for row in report["rows"]
         if row["kind"] == "baseline" or row["name"] in ours
@@ -74,7 +74,7 @@ def _print_metrics(report: dict[str, Any]) -> None:
         f"A simulated log: {data['users']:,} users, {data['items']:,} items, {data['train']:,} training pairs. "
         f"Test metrics of {data['evaluated_users']:,} users:"
     )
-    print_table(["", *map(short, figures), f"valid {metric}", "chosen on validation"], rows, title=title)
+    print_table(["", *map(short, metrics), f"valid {metric}", "chosen on validation"], rows, title=title)
     typer.echo()
     for name, gains in report["gains"].items():
         who = f"Its best head alone, {name}," if name == report["best_head"] else f"ConCF's {name}"
@@ -94,11 +94,11 @@ def _verdict(gains: dict[str, dict[str, Any]]) -> str:
     from concf.runtime.text_tables import short
 
     above, parts = sum(each["gain"] > 0 for each in gains.values()), []
-    for figure, each in list(gains.items())[-2:]:  # the longest lists
+    for metric, each in list(gains.items())[-2:]:  # the longest lists
         way = "above" if each["gain"] >= 0 else "below"
         chance = ", which may be chance" if each["p"] > SIGNIFICANT else ""
         parts.append(
-            f"{short(figure)} {each['mean']:.4f}, {abs(each['gain']):.1%} {way} the best baseline "
+            f"{short(metric)} {each['mean']:.4f}, {abs(each['gain']):.1%} {way} the best baseline "
             f"({each['rival']}, {each['its']:.4f}; p = {each['p']:.1g}{chance})"
         )
     return f"is above every baseline in {above} of {len(gains)} metrics: {'; '.join(parts)}."

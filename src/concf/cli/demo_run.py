@@ -24,7 +24,7 @@ from concf.runs.checkpoint import RunFolder
 from concf.runtime.executors import one_thread_each
 from concf.runtime.files import new_folder
 
-FIGURES, RUN, REPORT = "demo.json", "run", "report.html"  # in the folder of the demo, which the first one marks
+SUMMARY, RUN, REPORT = "demo.json", "run", "report.html"  # in the folder of the demo, which demo.json marks
 METRIC = "recall@50"  # on validation: chooses the settings of the baselines and of ConCF's voters
 AT = (20, 50)
 SMALL_GRIDS = {
@@ -47,11 +47,11 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
     Returns what `demo.json` holds, among it
     rows:    "kind" baseline or ConCF, "name", "means" on test, "validation", "chosen" settings
     gains:   of the consensus and of the best head, for each metric: the gain over the best baseline
-    stages:  of training: what was chosen, validation figures, seconds
+    stages:  of training: settings chosen, validation metrics, seconds
     example: what the consensus recommends to one user, and why
     """
     begin, out = time.monotonic(), Path(out)
-    with new_folder(out, marker=FIGURES, overwrite=True) as fresh:
+    with new_folder(out, marker=SUMMARY, overwrite=True) as fresh:
         data = prepare("demo", protocol="random")
         settings = choose_settings(DEFAULT, CHANGES | {"training": {"metric": METRIC}})
         home = RunFolder(fresh / RUN)
@@ -97,7 +97,7 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             "report": str(out / REPORT) if has_report else None,
             "seconds": time.monotonic() - begin,
         }  # fmt: skip
-        (fresh / FIGURES).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        (fresh / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 
 

@@ -9,7 +9,7 @@ from re import findall
 
 import typer
 
-from concf.cli.output import Json, print_figures
+from concf.cli.output import Json, print_values
 
 
 def doctor(as_json: Json = False) -> None:
@@ -32,17 +32,17 @@ def doctor(as_json: Json = False) -> None:
     if torch.backends.mps.is_available():
         devices["mps"] = "Apple's, memory shared with the processor"
     versions = {}  # of each library of concf and its extras
-    for name in dict.fromkeys(found for line in requires("concf") or [] for found in findall(r"^[\w.-]+", line)):
+    for name in dict.fromkeys(library for line in requires("concf") or [] for library in findall(r"^[\w.-]+", line)):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "missing"
-    libraries = ", ".join(f"{name} {found}" for name, found in versions.items() if name != "concf")
+    libraries = ", ".join(f"{name} {number}" for name, number in versions.items() if name != "concf")
     machine = origin["machine"]
-    found = {
+    report = {
         "concf": origin["concf"], "commit": origin["commit"] or "not a checkout",
         "installed in": str(Path(__file__).parents[1]), "python": origin["python"], "system": machine["system"],
         "processor": f"{machine['processor']}, {machine['cores']} cores", **devices,
         "data home": str(data_home()), "libraries": libraries,
     }  # fmt: skip
-    typer.echo(json.dumps(found)) if as_json else print_figures(found)
+    typer.echo(json.dumps(report)) if as_json else print_values(report)

@@ -83,8 +83,8 @@ def evaluate(
         typer.echo(json.dumps(report))
         return
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
-    title = f"{title_of(run)}: {on} figures{unfinished}"
-    print_heads(report, title, figures=list(report["recommenders"][0]["means"]))
+    title = f"{title_of(run)}: {on} metrics{unfinished}"
+    print_heads(report, title, metrics=list(report["recommenders"][0]["means"]))
     if everyone:
         shown_metrics = list(next(iter(everyone.values())).means())
         table = [

@@ -55,9 +55,9 @@ def print_text(text: str) -> None:
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=not console.is_terminal)
 
 
-def print_figures(figures: dict[str, Any]) -> None:
-    """Print a name and a figure per line."""
-    for name, value in figures.items():
+def print_values(values: dict[str, Any]) -> None:
+    """Print a name and its value per line."""
+    for name, value in values.items():
         shown = f"{value:.3%}" if name == "density" else f"{value:,}" if isinstance(value, int) else value
         typer.echo(f"{name.replace('_', ' '):>16}  {shown}")
 
@@ -69,7 +69,7 @@ def title_of(run: Run) -> str:
     return f"{recipe.source['name']}{since}, protocol {recipe.protocol.name}, seed {run.seed}"
 
 
-def print_heads(report: dict[str, Any], title: str, figures: Sequence[str] = ()) -> None:
+def print_heads(report: dict[str, Any], title: str, metrics: Sequence[str] = ()) -> None:
     """Print a row for each head and consensus of `Run.summary`: mean metrics, validation, epoch and objective."""
     from concf.runtime.text_tables import settings_line, short
 
@@ -78,9 +78,9 @@ def print_heads(report: dict[str, Any], title: str, figures: Sequence[str] = ())
     epochs = any(each["epoch"] is not None for each in rows)
     chosen = any(each["chosen"] for each in rows)
     print_table(
-        ["", *map(short, figures), f"validation {short(report['metric'])}", *["epoch"] * epochs, *["objective"] * named, *["chosen"] * chosen, ""],
+        ["", *map(short, metrics), f"validation {short(report['metric'])}", *["epoch"] * epochs, *["objective"] * named, *["chosen"] * chosen, ""],
         [
-            [each["name"], *(f"{each['means'][figure]:.4f}" for figure in figures), f"{each['validation']:.4f}",
+            [each["name"], *(f"{each['means'][metric]:.4f}" for metric in metrics), f"{each['validation']:.4f}",
              *[str(each["epoch"])] * epochs, *[each["objective"] or ""] * named,
              *[settings_line(each["chosen"])] * chosen,
              "best head" if each["name"] == report["best_head"] else ""]

@@ -66,6 +66,7 @@ def recommend(
     `concf recommend runs/first --users all -k 50 --engine ray --out recs/`
     """
     from concf.inference.recommender import Recommender
+    from concf.inference.rules import Rules
     from concf.inference.titles import Catalogue
     from concf.runtime.progress import working
 
@@ -79,12 +80,13 @@ def recommend(
     chosen = None if users == EVERYONE else _ids(users, model.user_ids, refuse_others=True)
     if not names(users) and chosen == []:
         raise ConfigError(f"--users {users!r} names no user. Leave it out to recommend to everyone")
+    rules = Rules(
+        described, where, _limits(at_most or []), diversity, popularity_penalty, filter_viewed=not viewed,
+        unknown="popular" if popular else "raise", unknown_items=unknown_items,
+    )  # fmt: skip
     options: dict[str, Any] = {
-        "by": by, "filter_viewed": not viewed, "unknown": "popular" if popular else "raise",
-        "items": None if items is None else _ids(items, model.item_ids),
-        "exclude": None if exclude is None else _ids(exclude, model.item_ids), "unknown_items": unknown_items,
-        "where": where, "at_most": _limits(at_most or []), "diversity": diversity,
-        "popularity_penalty": popularity_penalty, "catalogue": described,
+        "by": by, "items": None if items is None else _ids(items, model.item_ids),
+        "exclude": None if exclude is None else _ids(exclude, model.item_ids), "rules": rules,
     }  # fmt: skip
     if options["items"] == []:
         raise ConfigError("--items names no item. Leave it out to allow every item")

@@ -84,7 +84,7 @@ def serve(
     if run_root is not None and admin_token_file is None:
         raise ConfigError("--run-root is for POST /reload, which is off; give --admin-token-file too")
     if compare is not None:
-        RunFolder(compare).description()  # refuses what is no run
+        RunFolder(compare).description()  # refuses a folder that is not a run
     columns: dict[str, Any] = {"image": catalogue_image, "image_sources": sources}
     titles = None if catalogue is None else Catalogue(catalogue, catalogue_item, catalogue_title, **columns)
     limits = Limits(

@@ -15,7 +15,7 @@ import typer
 from concf.cli.output import Json, print_heads, title_of
 from concf.cli.reading import READING, reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError, DataError
-from concf.runtime.launch import Stopped, follows, launch, stoppable
+from concf.runtime.system import Stopped, follows, launch, stoppable
 
 if TYPE_CHECKING:
     from concf.data.split import Split
@@ -38,7 +38,7 @@ def train(
     *,
     preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=MODEL)] = None,
     budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="Compute budget of the preset strong.", show_default="default", rich_help_panel=MODEL)] = None,
-    final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test figures.", rich_help_panel=MODEL)] = False,
+    final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test metrics.", rich_help_panel=MODEL)] = False,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=MODEL)] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=MODEL)] = None,
     age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last", rich_help_panel=MODEL)] = None,
@@ -50,7 +50,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RUN)] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUN)] = None,
     processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUN)] = 1,
-    mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, figures, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUN)] = None,
+    mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, metrics, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUN)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.", rich_help_panel=RUN)] = False,
 ) -> None:  # fmt: skip
     """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
@@ -149,7 +149,7 @@ def combine(
     voter: Annotated[list[str], typer.Option(metavar="NAME=FILE", help="A voter: its name, and its lists by a model that was fitted on the training part (user, item, and score or rank; .csv, .parquet or .jsonl). May be repeated.")],
     final_voter: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE", help="The same voter, fitted on the training and the validation part, to recommend from. For every voter, or for none.", show_default=False)] = None,
     with_own: Annotated[bool, typer.Option("--with-own", help="The voters of `concf train` join.")] = False,
-    final: Annotated[bool, typer.Option("--final", help="The final voters were fitted on everything, the test part too: for production. The run then has no test figures.")] = False,
+    final: Annotated[bool, typer.Option("--final", help="The final voters were fitted on everything, the test part too: for production. The run then has no test metrics.")] = False,
     budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="How long concf's own voters and the student may learn.", show_default="default")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.top_k=100; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed.", show_default="0")] = None,
@@ -231,8 +231,8 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
         typer.echo(f"Then refitted on {on}; the metrics above were measured before.")
     if run.unit == "stages":
         typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
-    for name, figures in (beside or {}).items():
-        shown = ", ".join(f"{each} {value:.4f}" for each, value in figures.items())
+    for name, metrics in (beside or {}).items():
+        shown = ", ".join(f"{each} {value:.4f}" for each, value in metrics.items())
         typer.echo(f"{BESIDE[name]}: {shown or 'none'}.")
     tested = "" if "test" in run.learned else f" Test it with: concf evaluate {out}"
     typer.echo(f"Run: {out}.{tested}")

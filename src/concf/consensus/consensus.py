@@ -1,24 +1,31 @@
 """The ranking consensus of the heads (Eq. 10-12), on truncated lists: never a users x items matrix.
 
-Every p epochs each head ranks the items; the newest |Q| rankings are kept. An item outside a head's newest first K
-places gets nothing from that head. For its standard deviation the first M places of every ranking are kept, and an
-item outside them has rank M there. With K = M = all items this is exactly the paper's consensus.
+Every p epochs each head ranks the items; the newest |Q| rankings are kept. An item outside the first K
+of a head's newest ranking gets no vote from that head. For its standard deviation the first M items of every ranking
+are kept, and an item outside them has rank M there. With K = M = all items this is exactly the paper's consensus.
 
-A ranking is [heads, users, M] int32: items, best first, -1 for an empty place at the end.
+A ranking is [heads, users, M] int32: items, best first, padded with -1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.errors import ConfigError
+from concf.evaluation.metrics import hits
+
 CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # names of results: by R + C, and by R alone
-NOTHING = -1  # an empty place at the end of a list
+NOTHING = -1  # padding at the end of a list
 STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
 CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # of a table [users, items] that is held at a time ...
+RANKED_CELLS = 1 << 22  # of the tables [users, items] and [times, users, M] that are held at a time
 SMALLEST_BLOCK = 64  # ... but of no fewer users: each block costs hundreds of small operations
 
 
@@ -33,17 +40,10 @@ def consistency(ranks: Tensor, temperature: float) -> Tensor:
 
 
 def consensus(
-    newest: Tensor,
-    window: Sequence[Tensor],
-    n_items: int,
-    length: int,
-    *,
-    voters: Sequence[int] | None = None,
-    voter_weights: Sequence[float] | None = None,
-    top_k: int = 100,
-    temperature: float = 10.0,
+    newest: Tensor, window: Sequence[Tensor], n_items: int, length: int, *, voters: Sequence[int] | None = None,
+    voter_weights: Sequence[float] | None = None, top_k: int = 100, temperature: float = 10.0,
     consistency_temperature: float | None = 10.0,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """([users, length], [users, length]) the RC- and the R-consensus; -1 where there are too few items.
 
     Items by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the better
@@ -52,11 +52,8 @@ def consensus(
     voters: the heads that vote, None: all; voter_weights: of each of them, None: 1;
     top_k: K; temperature: T; consistency_temperature: T_c, or None for R in both
     """
-    n_users, heads = newest.shape[1], list(range(len(newest)) if voters is None else voters)
-    size = block_of_users(newest.device, n_items)
-    agreed = []
-    for begin in range(0, n_users, size):
-        users = slice(begin, begin + size)
+    heads, agreed = list(range(len(newest)) if voters is None else voters), []
+    for users in blocks_of_users(newest.shape[1], newest.device, n_items):
         listed, consistency_votes = newest[heads, users, :top_k].long(), None
         if window and consistency_temperature is not None:
             consistency_votes = _consistency(listed, heads, users, window, n_items, consistency_temperature)
@@ -70,12 +67,10 @@ def consensus(
 def by_votes(items: Tensor, votes: Tensor, n_items: int, length: int) -> Tensor:
     """[users, length] int32: the items by the sum of any votes, ties as in `consensus`; -1 where there are too few.
 
-    items: [heads, users, K], -1 at an empty place; votes: [heads, users, K], 0 or more
+    items: [heads, users, K], padded with -1; votes: [heads, users, K], 0 or more
     """
-    size = block_of_users(items.device, n_items)
     blocks = []
-    for begin in range(0, items.shape[1], size):
-        users = slice(begin, begin + size)
+    for users in blocks_of_users(items.shape[1], items.device, n_items):
         ballot = votes[:, users].transpose(0, 1).double()
         blocks.append(_by_total(_steps(ballot).flatten(1), *_listed(items[:, users].long(), n_items), n_items, length))
     return torch.cat(blocks)
@@ -83,17 +78,17 @@ def by_votes(items: Tensor, votes: Tensor, n_items: int, length: int) -> Tensor:
 
 def consistencies(listed: Tensor, window: Sequence[Tensor], n_items: int, temperature: float) -> Tensor:
     """[heads, users, K] C (Eq. 11) of the items listed [heads, users, K] by each head. window: of [heads, users, M]."""
-    size = block_of_users(listed.device, n_items)
-    blocks = []
-    for begin in range(0, listed.shape[1], size):
-        users = slice(begin, begin + size)
-        blocks.append(_consistency(listed[:, users].long(), range(len(listed)), users, window, n_items, temperature))
+    blocks = [
+        _consistency(listed[:, users].long(), range(len(listed)), users, window, n_items, temperature)
+        for users in blocks_of_users(listed.shape[1], listed.device, n_items)
+    ]
     return torch.cat(blocks, 1).float()
 
 
-def block_of_users(device: torch.device, n_items: int) -> int:
-    """Number of users per block."""
-    return max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
+def blocks_of_users(n_users: int, device: torch.device, n_items: int) -> list[slice]:
+    """Blocks of users whose table [users, items] fits into memory."""
+    size = max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
+    return [slice(begin, begin + size) for begin in range(0, n_users, size)]
 
 
 def _consistency(
@@ -122,6 +117,44 @@ def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Ten
         ranks.append(table.gather(1, items.where(items != NOTHING, n_items)))
         table.scatter_(1, at, length)  # as it was, for the next list
     return torch.stack(ranks)
+
+
+def consistency_by_rank(
+    newest: Tensor, window: Sequence[Tensor], test: csr_array, valid: csr_array, users: NDArray[np.int64], *,
+    depth: int = 100, bins: int = 10, temperature: float = 10.0,
+) -> dict[str, list[float | None]]:  # fmt: skip
+    """The mean consistency C (Eq. 11) in equal bins of ranks: "correct" for test interactions, "incorrect" for others.
+
+    The mean of a bin is over all its cells (user, rank) of that kind, each counting once; None if there are none.
+    It is the paper's mean over users, then over the ranks of the bin, where every rank has as many cells of the kind;
+    where they differ, as the correct ones do, a rank weighs as much as it has cells.
+    newest: [users, M] the ranking of one head without training items, -1 where it is shorter
+    window: of [users, M], the rankings over which consistency is measured, the newest among them
+    test, valid: [users, items]; validation items are in the rankings and are of neither kind
+    users: [e] those who are evaluated; the others do not count
+    """
+    if bins < 1 or depth < bins or depth % bins:
+        raise ConfigError(f"{depth} ranks cannot be cut into {bins} equal bins; choose a divisor of {depth}")
+    if not window:
+        raise ConfigError("consistency is a deviation over time and needs rankings; the window has none")
+    n_items = test.shape[1]
+    size = max(1, RANKED_CELLS // max(n_items + 1, len(window) * window[0].shape[1]))
+    total, count = np.zeros((2, bins)), np.zeros((2, bins))
+    for begin in range(0, len(users), size):
+        block = users[begin : begin + size]
+        rows = torch.as_tensor(block, device=newest.device)
+        top = newest[rows, :depth].long()
+        ranks = ranks_over_time(top, [ranking[rows] for ranking in window], n_items)
+        values, items = consistency(ranks, temperature).cpu().numpy(), top.cpu().numpy()
+        correct = hits(items, test[block])
+        incorrect = (items != NOTHING) & ~correct & ~hits(items, valid[block])
+        for kind, of_kind in enumerate((correct, incorrect)):
+            at = np.nonzero(of_kind)[1] // (depth // bins)
+            total[kind] += np.bincount(at, values[of_kind], minlength=bins)
+            count[kind] += np.bincount(at, minlength=bins)
+    totals, counts = total.tolist(), count.tolist()
+    means = [[of / n if n else None for of, n in zip(*kind, strict=True)] for kind in zip(totals, counts, strict=True)]
+    return {"correct": means[0], "incorrect": means[1]}
 
 
 def _agree(

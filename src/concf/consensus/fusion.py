@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import STEPS, block_of_users, by_votes, ranks_over_time
+from concf.consensus.consensus import STEPS, blocks_of_users, by_votes, ranks_over_time
 from concf.consensus.voters import Voter
 
 FUSIONS = ("reciprocal ranks", "Borda", "CombSUM", "CombMNZ", "weighted", "greedy")
@@ -32,23 +32,23 @@ def reciprocal_ranks(ranks: Tensor, top_k: int) -> Tensor:
 
 
 def greedy_selection(measure: Callable[[Tensor], float], voters: int, rounds: int = ROUNDS) -> Tensor:
-    """[voters] how often each was chosen: in every round the one that helps most, the first of equals, or none.
+    """[voters] how often each voter is chosen: a round adds the one that improves the metric most, until none does.
 
     measure: validation metric of an ensemble with these voter weights
     """
     chosen, best = torch.zeros(voters, dtype=torch.float64), -1.0
     for _ in range(rounds):
         tried = [chosen + one for one in torch.eye(voters, dtype=torch.float64)]
-        figures = [measure(each) for each in tried]
-        if max(figures) <= best:
+        metrics = [measure(each) for each in tried]
+        if max(metrics) <= best:
             break
-        best = max(figures)
-        chosen = tried[figures.index(best)]
+        best = max(metrics)
+        chosen = tried[metrics.index(best)]
     return chosen
 
 
 class Fusions:
-    """The fusions of the lists of some voters for users [n].
+    """Fusions of the lists of voters for users [n].
 
     candidates: [n, C] int32 union of the voters' lists, by best rank, then by position; -1 where there are fewer
     ranks:      [voters, n, C] from 0, K where a voter does not list one
@@ -61,19 +61,19 @@ class Fusions:
         self.scores = torch.stack([scores_of(voter, users)[:, :top_k] for voter in voters])
         most = min(len(voters) * self.top_k, n_items)
         self.candidates = by_votes(items, torch.zeros_like(items), n_items, most)
-        blocks = torch.split(torch.arange(len(users), device=users.device), block_of_users(users.device, n_items))
+        blocks = blocks_of_users(len(users), users.device, n_items)
         self.ranks = torch.cat(
-            [ranks_over_time(self.candidates[mine].long(), list(items[:, mine]), n_items) for mine in blocks], 1
+            [ranks_over_time(self.candidates[block].long(), list(items[:, block]), n_items) for block in blocks], 1
         )
 
-    def fit(self, figures: Sequence[float], measure: Callable[[Tensor], float], depth: int) -> dict[str, Tensor]:
+    def fit(self, metrics: Sequence[float], measure: Callable[[Tensor], float], depth: int) -> dict[str, Tensor]:
         """Fusion -> the weights [voters] that it takes from validation.
 
-        figures: validation metrics of the voters; measure: validation metric of lists [n, depth]
+        metrics: validation metrics of the voters; measure: validation metric of lists [n, depth]
         """
         votes = reciprocal_ranks(self.ranks, self.top_k)
-        chosen = greedy_selection(lambda weights: measure(self._first(_times(votes, weights), depth)), len(figures))
-        return {"weighted": torch.tensor(figures, dtype=torch.float64), "greedy": chosen}
+        chosen = greedy_selection(lambda weights: measure(self._first(_times(votes, weights), depth)), len(metrics))
+        return {"weighted": torch.tensor(metrics, dtype=torch.float64), "greedy": chosen}
 
     def lists(self, weights: dict[str, Tensor], length: int) -> dict[str, Tensor]:
         """Fusion -> its lists [n, length]."""
@@ -95,8 +95,8 @@ class Fusions:
         most = self.candidates.shape[1]
         room = 1 << most.bit_length()
         total = (votes * (STEPS / room)).round().long().sum(0).masked_fill(self.candidates < 0, -1)
-        place = torch.arange(most - 1, -1, -1, device=total.device)
-        order = (total * room + place).topk(min(length, most), dim=1).indices
+        ahead = torch.arange(most - 1, -1, -1, device=total.device)  # ties: the first candidate
+        order = (total * room + ahead).topk(min(length, most), dim=1).indices
         return self.candidates.gather(1, order)
 
 
@@ -106,7 +106,7 @@ def scores_of(voter: Voter, users: Tensor) -> Tensor:
         assert voter.listed is not None
         return voter.listed[..., 2]
     factors, items = voter.factors, voter.lists.long().clamp(min=0)
-    scores = torch.stack([factors.item[mine] @ factors.user[user] for mine, user in zip(items, users, strict=True)])
+    scores = torch.stack([factors.item[listed] @ factors.user[user] for listed, user in zip(items, users, strict=True)])
     scores = scores if factors.bias is None else scores + factors.bias[items]
     return scores.masked_fill(voter.lists < 0, 0.0)
 

@@ -14,8 +14,8 @@ def listwise(scores: Tensor, length: int, weight: Tensor) -> Tensor:
 
         p(pi_{0:N}) = prod_{k <= N} exp s_pi(k) / sum_{i >= k} exp s_pi(i)
 
-    scores: [..., b, L] in the order of the consensus, -inf at an empty place; the first N = `length` places are
-    taught, the rest (the tail) only stands in the denominators. weight: [b] or [..., b]. Gives [...].
+    scores: [..., b, L] in the order of the consensus, padded with -inf; the first N = `length` ranks are
+    taught, the rest (the tail) is only in the denominators. weight: [b] or [..., b]. Gives [...].
     """
     negative_log: Tensor = _NegativeLogPermutation.apply(scores, length)  # type: ignore[no-untyped-call]
     return negative_log @ weight if weight.ndim == 1 else (negative_log * weight).sum(-1)
@@ -30,20 +30,20 @@ class _NegativeLogPermutation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, length: int) -> Tensor:
-        if scores.is_cuda:  # scans; a launch a place would take longer
+        if scores.is_cuda:  # scans; a kernel launch for each rank would take longer
             below = scores.flip(-1).logcumsumexp(-1).flip(-1)
             there = F.pad(scores[..., :length] > -torch.inf, (0, max(scores.shape[-1] - length, 0)))
-            above = (-below).masked_fill(~there, -torch.inf).logcumsumexp(-1)  # constant from place N on
+            above = (-below).masked_fill(~there, -torch.inf).logcumsumexp(-1)  # constant from rank N on
             ctx.save_for_backward((scores + above).exp() - there.to(scores.dtype))
             return (below - scores).masked_fill(~there, 0.0).sum(-1)
-        columns = scores.movedim(-1, 0).contiguous()  # a vector operation a place is faster than a scan a row
+        columns = scores.movedim(-1, 0).contiguous()  # a vector operation per rank is faster than a scan per row
         there = columns[:length] > -torch.inf
         below = columns.clone()  # D
-        for place in range(len(below) - 2, -1, -1):
-            torch.logaddexp(below[place], below[place + 1], out=below[place])
+        for rank in range(len(below) - 2, -1, -1):
+            torch.logaddexp(below[rank], below[rank + 1], out=below[rank])
         above = (-below[:length]).masked_fill_(~there, -torch.inf)  # A
-        for place in range(1, len(above)):
-            torch.logaddexp(above[place], above[place - 1], out=above[place])
+        for rank in range(1, len(above)):
+            torch.logaddexp(above[rank], above[rank - 1], out=above[rank])
         loss = (below[:length] - columns[:length]).masked_fill_(~there, 0.0).sum(0)
         columns[:length] += above
         columns[length:] += above[-1]

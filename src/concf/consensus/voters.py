@@ -29,7 +29,7 @@ class Voter:
     """Lists and features of a voter, for n users.
 
     lists:   [n, K] int32 the best items that each user has not used, -1 where there are fewer
-    factors: its vectors, if it has some
+    factors: its vectors, if it has any
     listed:  [n, K, 3] for a voter without vectors: item z-score, relative score and score of each listed item (see
              features.py), from scores divided by the standard deviation of all its scores
     of_items: [4, items] for a voter without vectors: mean m_i and standard deviation d_i of each item's scores, and
@@ -132,20 +132,20 @@ def first_items(
     def rank_block(block_users: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         block = scorer.scores(block_users).to(device)
         cells = torch.from_numpy(flat_cells(train[block_users.cpu().numpy()])).to(device)
-        found = () if moments is None else moments.of(block, cells)
+        sums = () if moments is None else moments.of(block, cells)
         block.view(-1).index_fill_(0, cells, -torch.inf)
         values, items = top_k(block, min(k, n_items))
-        return items.masked_fill_(values == -torch.inf, -1).to(torch.int32), values, found
+        return items.masked_fill_(values == -torch.inf, -1).to(torch.int32), values, sums
 
     blocks, whole, begin = torch.split(users, max(1, _cells(device) // n_items)), list[Tensor](), 0
-    for *parts, found in in_blocks(rank_block, blocks, device):  # in order, so that sums are bitwise reproducible
+    for *parts, sums in in_blocks(rank_block, blocks, device):  # in order, so that sums are bitwise reproducible
         if not whole:
             whole = [torch.empty(len(users), *part.shape[1:], dtype=part.dtype, device=device) for part in parts]
         for each, part in zip(whole, parts, strict=True):
             each[begin : begin + len(part)] = part
         begin += len(parts[0])
         if moments is not None:
-            moments.add(*found)
+            moments.add(*sums)
     return whole[0], whole[1]
 
 
@@ -177,10 +177,10 @@ def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequenc
 
 def _stacked(parts: Mapping[str, Tensor], names: Sequence[str], nothing: int) -> Tensor:
     """[names, n, K] parts [n, K], stacked in the order of `names`; `nothing` for a name without one."""
-    some = next(iter(parts.values()))
-    whole = torch.empty(len(names), *some.shape, dtype=some.dtype, device=some.device)
-    for place, name in enumerate(names):
-        whole[place] = parts.get(name, nothing)
+    first = next(iter(parts.values()))
+    whole = first.new_empty(len(names), *first.shape)
+    for row, name in enumerate(names):
+        whole[row] = parts.get(name, nothing)
     return whole
 
 

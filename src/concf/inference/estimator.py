@@ -11,12 +11,13 @@ from concf.data.prepare import split_of
 from concf.errors import ConfigError
 from concf.inference.frames import Library, library_of
 from concf.inference.recommender import Recommender
-from concf.models import DEFAULT, PRESETS, choose_settings, load_run, train
+from concf.models import DEFAULT, choose_settings, load_run, train
 from concf.runs.checkpoint import RunFolder
 from concf.runs.job import as_watchers
 from concf.runs.settings import RunSettings
 from concf.runs.watchers import Lines, Watch
 from concf.runtime.arguments import check_seed
+from concf.runtime.settings import nested
 from concf.strong.update import UpdateOptions, update
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class ConCF(Recommender):
         settings and epochs; without times, a tenth of each user's items for either (docs/time.md). An option that is
         None has the default of `concf train`. A prepared folder and a `Split` are split already: they take none.
 
-        final:   refit on everything, the test part too: for production; the model then has no test figures
+        final:   refit on everything, the test part too: for production; the model then has no test metrics
         out:     a folder for the history, checkpoints and the model
         verbose: print a line to standard error for every ranking, where there is no progress bar
         watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; or a
@@ -183,9 +184,9 @@ class ConCF(Recommender):
 
     def _take_settings(self, settings: RunSettings, seed: int) -> None:
         """Store the settings of a run as the nearest preset and its changes."""
-        preset, _ = settings.nearest_preset()
-        changes = _differences(settings.model_dump(), PRESETS[preset].model_dump())
-        self._params = {"preset": preset, "seed": seed, "device": self.device, **changes}
+        preset, changes = settings.nearest_preset()
+        changed = nested({name: value for name, (value, _) in changes.items()})
+        self._params = {"preset": preset, "seed": seed, "device": self.device, **changed}
         self.settings, self.seed = settings, seed
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -239,15 +240,3 @@ class ConCF(Recommender):
 
 def _watchers(watch: Watch | Sequence[Watch] | None, verbose: bool) -> tuple[Watch, ...]:
     return (*as_watchers(watch), *([Lines()] if verbose else []))
-
-
-def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a nested mapping that differ from another's."""
-    found = {}
-    for name, value in mine.items():
-        other = theirs.get(name)
-        if isinstance(value, Mapping) and isinstance(other, Mapping):
-            value = _differences(value, other) or other
-        if value != other:
-            found[name] = value
-    return found

@@ -16,7 +16,6 @@ from concf.consensus.consensus import CONSENSUS, rank_importance
 from concf.evaluation.scorers import Factors
 from concf.inference.lookup import Id
 from concf.runs.run import Run
-from concf.runs.settings import RunSettings
 from concf.runtime.text_tables import settings_line
 from concf.strong import reranker
 from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
@@ -25,10 +24,7 @@ from concf.strong.settings import STUDENT
 
 Kind = Literal["rank", "score", "similarity", "popularity"]
 SPEAKERS = 3  # items of a history that are named
-VOTERS = {
-    "als": "least squares", "softmax": "softmax over all items", "rp3beta": "random walks",
-    STUDENT: "distilled from the consensus",
-}  # fmt: skip
+FIXED_VOTERS = {"rp3beta": "random walks", "userknn": "similar users", "ease": "linear regression on the history"}
 
 
 class Vote(TypedDict):
@@ -110,8 +106,8 @@ class Votes:
     weights:       ([F], [F]) mean and weight of each feature of the re-ranker, float64
     """
 
-    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: RunSettings, by: str) -> None:
-        chosen, everyone = settings.consensus, [*settings.heads, *settings.fixed_voters]
+    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, run: Run, by: str) -> None:
+        settings, everyone = run.settings, [*run.heads, *run.fixed_voters]
         voting = [row for row, name in enumerate(everyone) if name not in settings.non_voting]
         rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
         items = votes["items"][rows].cpu()
@@ -119,7 +115,7 @@ class Votes:
         if by == CONSENSUS and "consistency" in votes:
             consistency = votes["consistency"][rows].cpu()
         weights = votes["voter_weights"].cpu()[voting].numpy() if "voter_weights" in votes else np.ones(len(voting))
-        earned = rank_importance(torch.arange(items.shape[2]).double(), chosen.temperature)
+        earned = rank_importance(torch.arange(items.shape[2]).double(), settings.consensus.temperature)
         self.names = [everyone[row] for row in voting]
         self.items: NDArray[np.int32] = items.numpy()
         self.earned: NDArray[np.float64] = earned.numpy()
@@ -236,20 +232,18 @@ def similarity_shares(voters: Iterable[Factors], history: NDArray[np.int64], ite
 
 def speakers(shares: Tensor) -> list[list[tuple[int, float]]]:
     """For each item, the indices in the history with the largest shares of its similarity, and these shares."""
-    values, places = shares.sort(dim=1, descending=True, stable=True)
-    pairs = zip(places[:, :SPEAKERS].tolist(), values[:, :SPEAKERS].tolist(), strict=True)
-    return [[(place, share) for place, share in zip(*each, strict=True) if share > 0] for each in pairs]
+    values, positions = shares.sort(dim=1, descending=True, stable=True)
+    pairs = zip(positions[:, :SPEAKERS].tolist(), values[:, :SPEAKERS].tolist(), strict=True)
+    return [[(position, share) for position, share in zip(*row, strict=True) if share > 0] for row in pairs]
 
 
 def about(run: Run, name: str) -> str:
     """Describe a head or fixed voter in a few words; empty where its name says it."""
-    if not isinstance(run, StrongRun):
-        objective = run.objective(name)
-        return "" if objective in (None, name) else str(objective)
-    if name in run.settings.foreign:
+    objective, chosen = run.objective(name) or FIXED_VOTERS.get(name, ""), run.chosen.get(name, {})
+    if isinstance(run, StrongRun) and name in run.settings.foreign:
         return "given, with vectors" if name in run.settings.given_vectors else "given, as lists"
-    kind, chosen = VOTERS[name if name in VOTERS else name.rpartition("-")[0]], run.chosen.get(name, {})
-    return f"{kind}, {settings_line(chosen)}" if chosen else kind
+    words = ["" if objective == name else objective, settings_line(chosen) if chosen else ""]
+    return ", ".join(word for word in words if word)
 
 
 def cross_fitted(run: Run) -> list[str]:

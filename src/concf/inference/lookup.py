@@ -45,19 +45,19 @@ class ItemLookup:
     def positions(self, items: OneOrMany, argument: str) -> Positions:
         """[n] positions of the items, -1 for an unknown one."""
         given = as_array(items)
-        found = np.array([place_of(self.ids, each) for each in given.tolist()], np.int64)
-        unknown = given[found < 0].tolist()
+        positions = np.array([position_of(self.ids, item) for item in given.tolist()], np.int64)
+        unknown = given[positions < 0].tolist()
         if unknown and self.unknown == "error":
             where = f"the log (its ids are {kind_in_words(self.ids)}), or a filter left it out"
             raise DataError(f"{argument}: no item is called {unknown[0]!r} in {where}")
         self._unknown.setdefault(argument, []).extend(unknown)
         self._given[argument] = self._given.get(argument, 0) + len(given)
-        return found
+        return positions
 
     def known(self, items: OneOrMany, argument: str) -> Positions:
         """Positions of the known items."""
-        found = self.positions(items, argument)
-        return found[found >= 0]
+        positions = self.positions(items, argument)
+        return positions[positions >= 0]
 
     def by_user(
         self, users: NDArray[Any], items: ItemsByUser | None, argument: str
@@ -111,7 +111,7 @@ def kind_in_words(ids: Ids) -> str:
     return "integers" if ids.are_integers else "text"
 
 
-def place_of(ids: Ids, one: Any) -> int:
+def position_of(ids: Ids, one: Any) -> int:
     """Return the position of an id, -1 if it is unknown; a number and its text are different ids."""
     return ids.place(one) if (is_integer(one) if ids.are_integers else isinstance(one, str)) else -1
 
@@ -120,10 +120,10 @@ def user_rows(ids: Ids, names: NDArray[Any], unknown: UnknownUsers = "raise") ->
     """[n] positions of the users; an unknown one is an error, or -1 if unknown users get popular items."""
     if names is ids.values:
         return np.arange(len(names))
-    rows = np.array([place_of(ids, each) for each in names.tolist()], np.int64)
+    rows = np.array([position_of(ids, each) for each in names.tolist()], np.int64)
     if unknown == "raise" and (rows < 0).any():
         where = f"in the log (its ids are {kind_in_words(ids)})"
-        fix = "With unknown='popular' (--popular on the command line) unknown users get the most popular items"
+        fix = "With rules=concf.Rules(unknown='popular'), or --popular, unknown users get the most popular items"
         raise DataError(f"no user is called {names[rows < 0][0]!r} {where}. {fix}")
     return rows
 

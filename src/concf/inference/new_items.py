@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concf.inference.titles import Catalogue
 
 SHRINKAGE = 3.0  # users at which an item's own vector counts as much as its attributes (docs/new-data.md)
-WIDTH = 2048  # columns of categories and words; if there are more, they are hashed
+WIDTH = 2048  # columns of categories and words; if there are more, they are positions
 FEW = 100  # distinct values up to which integers are also categories
 TWICE = 2  # trained items that a category or word must have: one item teaches nothing about another
 FURTHEST = 5.0  # standard deviations at which numbers are clipped
@@ -183,8 +183,8 @@ def _categories(columns: list[pl.DataFrame], trained: NDArray[np.bool_]) -> csr_
         return csr_array((len(trained), 0))
     table = pl.concat(tables)
     names = table["word"].unique().sort().to_list()
-    places = range(len(names)) if len(names) <= WIDTH else [crc32(name.encode()) % WIDTH for name in names]
-    at = dict(zip(names, places, strict=True))
+    positions = range(len(names)) if len(names) <= WIDTH else [crc32(name.encode()) % WIDTH for name in names]
+    at = dict(zip(names, positions, strict=True))
     columns_of = np.array([at[name] for name in table["word"].to_list()], np.int64)
     shape = (len(trained), min(len(names), WIDTH))
     matrix = csr_array((table["value"].to_numpy(), (table["row"].to_numpy(), columns_of)), shape=shape)

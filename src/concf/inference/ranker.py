@@ -119,9 +119,9 @@ class Ranker:
         return [each * len(own) / sum(own) for each in own]
 
     def votes(self, by: str) -> Votes | None:
-        """Votes of a consensus, of which those of the R-consensus may be the other's; None if the run kept none."""
+        """Votes of a consensus; the R-consensus may share those of the other. None if the run kept none."""
         kept, lists = self.run.best[by].votes or self.run.best[CONSENSUS].votes, self.run.best[by].lists
-        return self._cached(("votes", by), lambda: Votes(kept, lists, self.run.settings, by) if kept else None)
+        return self._cached(("votes", by), lambda: Votes(kept, lists, self.run, by) if kept else None)
 
     @cached_property
     def contributions(self) -> Contributions | None:
@@ -195,7 +195,7 @@ class Ranker:
         """[n, L] consensus lists for histories [n, items], and their votes."""
         agreed = self.run.fold_in.agree(histories)
         lists = agreed.lists if by == CONSENSUS else agreed.plain
-        return lists.numpy(), Votes(agreed.votes, lists, self.run.settings, by)
+        return lists.numpy(), Votes(agreed.votes, lists, self.run, by)
 
     def rows_of(self, histories: Sequence[Positions]) -> csr_array:
         """[n, items of the run] the histories as a matrix, without new items."""
@@ -317,7 +317,7 @@ class Ranker:
                 {"voter": group.voter, "kind": group.kind, "value": float(value)}
                 for group, value in zip(groups, terms, strict=True)
             ],
-            "because": [{"item": ids[seen[[place]]].tolist()[0], "share": share} for place, share in because],
+            "because": [{"item": ids[seen[[position]]].tolist()[0], "share": share} for position, share in because],
         }  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,10 @@ from concf.inference.explain import Explanation
 from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, column_type, long_table
 from concf.inference.lookup import NONE, ItemLookup, Positions, Short, as_array, hidden_items, is_one, plain, user_rows
 from concf.inference.ranker import Ranker, highest
-from concf.inference.rules import RuleOptions, catalogue_of, rules_of
+from concf.inference.rules import Rules, catalogue_of
 from concf.models import load_run
 from concf.runs.run import Run
-from concf.runtime.arguments import check_count, check_names
+from concf.runtime.arguments import check_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,25 +29,23 @@ if TYPE_CHECKING:
 
     from concf.data.ids import Ids
     from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
-    from concf.inference.lookup import ByUser, Column, Id, ItemsByUser, OneOrMany, UnknownItems, UnknownUsers, Users
+    from concf.inference.lookup import ByUser, Column, Id, ItemsByUser, OneOrMany, UnknownItems, Users
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
 
 
-class ListOptions(RuleOptions, total=False):
-    """Options of `stream`; see `recommend`."""
+class ListOptions(TypedDict, total=False):
+    """Options of `recommend` that do not change the type of its result."""
 
     by: str | None
-    filter_viewed: bool
     items: ItemsByUser | None
     exclude: ItemsByUser | None
-    unknown: UnknownUsers
-    unknown_items: UnknownItems
+    rules: Rules | None
 
 
 class Options(ListOptions, total=False):
-    """Options of `recommend`."""
+    """The same, with the history."""
 
     history: ItemsByUser | None
 
@@ -149,17 +147,16 @@ class Recommender:
         self, users: None = None, k: int = 10, *, history: OneOrMany, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     def recommend(
-        self, users: Users = None, k: int = 10, *, by: str | None = None, filter_viewed: bool = True,
-        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, unknown: UnknownUsers = "raise",
-        unknown_items: UnknownItems = "ignore", history: ItemsByUser | None = None, frame: Library | None = None,
-        **rules: Unpack[RuleOptions],
+        self, users: Users = None, k: int = 10, *, by: str | None = None, history: ItemsByUser | None = None,
+        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
+        frame: Library | None = None,
     ) -> Frame | ManyLists | OneList:  # fmt: skip
         """Return the best k items of each user, best first.
 
             model.recommend("alice")
             model.recommend(["alice", "bob"], k=5, exclude=["sold out"])
             model.recommend(history=["a", "c"])
-            model.recommend("alice", catalogue="items.parquet", where="price < 20", at_most={"category": 2})
+            model.recommend("alice", rules=concf.Rules("items.parquet", where="price < 20", at_most={"category": 2}))
 
         Returns a frame `user_id, item_id, score, rank` (from 1) in the library of the log that was fitted, or with
         frame="arrays" (ids, scores): [users, k] each, or [k] for a single user; where a list is shorter, ids are -1
@@ -168,45 +165,37 @@ class Recommender:
         users:   an id, several (a list, an array, a column of a frame), or None for everyone
         k:       the length of the lists, 1 or more
         by:      "consensus" (the default), "R-consensus", or the name of a head
-        filter_viewed: leave out items of the user's history, including held-out ones. If False, the voters of a
-                 consensus rank again and agree by rank alone, since its stored lists lack training items
-        items:   only these may be recommended: to everyone, or as a mapping of users to items
-        exclude: these may not be recommended: to anyone, or as a mapping
-        unknown: users who are not in the log: "raise" an error, or recommend the most "popular" items
-        unknown_items: items of `items`, `exclude` and `history` that are not in the log, or that a filter left out:
-                 "ignore" them with a `ConcfWarning`, or raise an "error"
         history: items of a new user, or a mapping of users to items. They are added to the history of a user of the
                  log. The users are folded in (`concf.strong.fold_in`); their consensus is re-ranked as for
                  others, or by rank alone without a re-ranker. A user without known items gets the average user's list
+        items:   only these may be recommended: to everyone, or as a mapping of users to items
+        exclude: these may not be recommended: to anyone, or as a mapping
+        rules:   conditions on items, diversity, and how used items and unknown ids are treated; see `concf.Rules`
         frame:   polars, pandas, arrow or arrays; None: the library of the log
-        rules:   as follows (docs/recommending.md). Scores stay: a list that is reordered is not sorted by them
-
-        catalogue: a file or frame with a row for each item, whose columns are attributes
-        where:     only items for which this SQL condition on the catalogue's columns holds
-        at_most:   a column of the catalogue -> how many items with the same value a list may have
-        diversity: from 0 to 1, how much an item loses by its similarity to those above it (MMR)
-        popularity_penalty: from 0 to 1, how much an item loses by its popularity
         """
         k = check_count("k", k)
-        check_names("recommend", rules.keys() - RuleOptions.__annotations__.keys(), [*Options.__annotations__, "frame"])
-        names, blocks = self.blocks(
-            users, k, history, by=by, filter_viewed=filter_viewed, items=items, exclude=exclude, unknown=unknown,
-            unknown_items=unknown_items, **rules,
-        )  # fmt: skip
-        lists = [each for _, block in blocks for each in block]
+        names, blocks, shortage = self.blocks(users, k, history, by=by, items=items, exclude=exclude, rules=rules)
+        if shortage:
+            note(shortage)
+        lists = [short for _, block in blocks for short in block]
         if (frame or self.frame) == "arrays":
             single = users is not None and is_one(users) if history is None else not isinstance(history, Mapping)
             return as_arrays(lists, k, self.item_ids, single)
         kind = column_type(self.user_ids, names)
         return as_frame(long_table(names, lists, self.item_ids, kind), frame or self.frame)
 
-    def stream(self, users: Users = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
+    def stream(
+        self, users: Users = None, k: int = 10, *, by: str | None = None, items: ItemsByUser | None = None,
+        exclude: ItemsByUser | None = None, rules: Rules | None = None,
+    ) -> Iterator[pa.Table]:  # fmt: skip
         """Yield the lists of `recommend` as Arrow tables of a few thousand users each, in bounded memory.
 
-        Errors and warnings come before the first table. options: see `recommend`
+        Errors and warnings come before the first table. Arguments: see `recommend`
         """
-        check_names("stream", options, ListOptions.__annotations__)
-        names, blocks = self.blocks(users, check_count("k", k), None, **options)
+        k = check_count("k", k)
+        names, blocks, shortage = self.blocks(users, k, by=by, items=items, exclude=exclude, rules=rules)
+        if shortage:
+            note(shortage)
         kind = column_type(self.user_ids, names)
         return (long_table(users, lists, self.item_ids, kind) for users, lists in blocks)
 
@@ -216,33 +205,28 @@ class Recommender:
         return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
     def blocks(
-        self, users: Users, k: int, history: ItemsByUser | None, *, by: str | None = None,
-        filter_viewed: bool = True, items: ItemsByUser | None = None, exclude: ItemsByUser | None = None,
-        unknown: UnknownUsers = "raise", unknown_items: UnknownItems = "ignore", size: int | None = None,
-        say: Callable[[str], None] = note, **rules: Unpack[RuleOptions],
-    ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
-        """Return the user ids, and an iterator over blocks of lists; all arguments are checked before the first block.
+        self, users: Users, k: int, history: ItemsByUser | None = None, *, by: str | None = None,
+        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
+        size: int | None = None,
+    ) -> tuple[NDArray[Any], Iterator[Block], str | None]:  # fmt: skip
+        """Return user ids, an iterator over blocks of lists, and a note if a condition leaves fewer than k items.
 
-        size: users of a block; None: as many as memory allows. say: called if a condition leaves fewer than k items.
+        All arguments are checked before the first block. size: users of a block; None: as many as memory allows.
         Other arguments: see `recommend`
         """
-        by = self.ranker.known(self.default if by is None else by)
-        if unknown not in ("raise", "popular"):
-            raise ConfigError(f"unknown = {unknown!r}: choose raise or popular")
-        lookup = ItemLookup(self.item_ids, unknown_items)
+        by, rules = self.ranker.known(self.default if by is None else by), rules or Rules()
+        lookup = ItemLookup(self.item_ids, rules.unknown_items)
         used = None if history is None else self._histories(users, history, lookup)
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
-        rows = user_rows(self.user_ids, names, unknown if used is None else "popular")
+        rows = user_rows(self.user_ids, names, rules.unknown if used is None else "popular")
         allow, deny = lookup.by_user(names, items, "items"), lookup.by_user(names, exclude, "exclude")
         lookup.report()
         if not len(names):
             note("users is empty: there is nothing to recommend")
         histories = None if used is None else list(used.values())
         head = by if by in self.ranker.heads else self.run.best_head()
-        ruled = rules_of(self.ranker, self.item_ids, head, **rules)
-        if ruled and (few := ruled.note(k)):
-            say(few)
+        applied, filter_viewed = rules.applied(self.ranker, head), rules.filter_viewed
         chosen, kept = self.run.settings.consensus, 0  # length of a consensus list, if it limits the candidates
         if by not in self.ranker.heads and allow is None:
             stored = filter_viewed and (used is None or self.ranker.reranks)
@@ -268,10 +252,10 @@ class Recommender:
                     seen = [_row(self.viewed, row) for row in rows[at].tolist()]
                 seen = [self._hidden(row, each) for row, each in zip(rows[at].tolist(), seen, strict=True)]
                 hidden, among = hidden_items(names[at].tolist(), seen, allow, deny, len(self.item_ids))
-                lists = ruled.lists(draw, at, k, hidden, among, kept) if ruled else draw(at, k, hidden, among)
+                lists = applied.lists(draw, at, k, hidden, among, kept) if applied else draw(at, k, hidden, among)
                 yield names[at], lists
 
-        return names, blocks()
+        return names, blocks(), applied.shortage(k) if applied else None
 
     def _histories(self, users: Users, history: ItemsByUser, lookup: ItemLookup) -> dict[Any, Positions]:
         """User -> positions of the items of the given history and of the log."""

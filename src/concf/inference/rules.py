@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concf.errors import ConfigError, option
-from concf.inference.lookup import Positions, Short
+from concf.inference.lookup import Positions, Short, UnknownItems, UnknownUsers
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue, first_line
 from concf.runtime.arguments import check_count
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from concf.data.ids import Ids
-
 POOL = 10  # times k: candidates that diversity and popularity reorder; those behind only fill up
-BELOW = 4.0  # by which candidates behind the pool score below it
-WORDS = ("and", "between", "case", "else", "in", "like", "not", "or", "then", "when")  # no functions, before a bracket
+BELOW = 4.0  # margin by which candidates behind the pool score below it
+WORDS = ("and", "between", "case", "else", "in", "like", "not", "or", "then", "when")  # keywords, not functions
 FUNCTIONS = ("abs", "array_contains", "coalesce", "ends_with", "length", "lower", "starts_with", "upper")
 Draw = Callable[[Positions, int, Sequence[Positions], Positions | None], list[Short]]
 """Draw the first k items of users: their indices, k, the items that each may not see, the only items any may see."""
@@ -103,18 +101,8 @@ def group(attributes: pl.DataFrame, name: str) -> NDArray[np.int64]:
     return numbers.to_numpy()
 
 
-class RuleOptions(TypedDict, total=False):
-    """Options of `recommend` and `stream`; see there."""
-
-    catalogue: str | Path | Catalogue | pl.DataFrame | pd.DataFrame | pa.Table | None
-    where: str | None
-    at_most: Mapping[str, int] | None
-    diversity: float
-    popularity_penalty: float
-
-
 @dataclass(frozen=True)
-class Rules:
+class AppliedRules:
     """Rules of one call, for positions of items.
 
     shown:   [items] bool, whether an item may be shown; None: all may
@@ -201,34 +189,62 @@ class Rules:
             lists[row], chosen[row] = (others, theirs), self.choose(others, k)
         return [(items[own], scores[own]) for (items, scores), own in zip(lists, chosen, strict=True)]
 
-    def note(self, k: int) -> str | None:
+    def shortage(self, k: int) -> str | None:
         """Return a note if fewer than k items fulfil the condition."""
         count = k if self.shown is None else int(self.shown.sum())
         return f"{option('where')} {count} items match: lists are shorter than k = {k}" if count < k else None
 
 
-def rules_of(
-    ranker: Ranker, ids: Ids, head: str, /, *, catalogue: Any = None, where: str | None = None,
-    at_most: Mapping[str, int] | None = None, diversity: float = 0.0, popularity_penalty: float = 0.0,
-) -> Rules | None:  # fmt: skip
-    """Check the rules of a call; None if there are none. head: whose vectors give the similarity of items"""
-    diversity, penalty = _share("diversity", diversity), _share("popularity_penalty", popularity_penalty)
-    if at_most is not None and not isinstance(at_most, Mapping):
-        raise ConfigError(f"{option('at_most')} {at_most!r}: expected columns and numbers, as {{'category': 2}}")
-    if where is None and not at_most and not diversity and not penalty:
-        return None
-    shown, groups = None, []
-    if where is not None or at_most:
-        attributes = catalogue_of(catalogue).attributes(ids)
-        shown = None if where is None else matching(attributes, where)
-        shown = None if shown is None or shown.all() else shown
-        for name, most in (at_most or {}).items():
-            groups.append((group(attributes, name), min(check_count(f"at_most[{name!r}]", most), len(ids))))
-    logs = np.log1p(ranker.popularity.astype(np.float64))
-    return Rules(shown, groups, ranker.directions(head), logs / logs.max(), diversity, penalty)
+@dataclass(frozen=True)
+class Rules:
+    """Rules of lists for `Recommender.recommend` and `stream` (docs/recommending.md).
 
+        concf.Rules("items.parquet", where="price < 20", at_most={"category": 2})
 
-def _share(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= 1:
-        raise ConfigError(f"{option(name)} {value!r}: expected a number from 0 (off) to 1")
-    return float(value)
+    Scores do not change: a list that is reordered is not sorted by them.
+
+    catalogue: a file or frame with a row for each item, whose columns are attributes
+    where:     only items for which this SQL condition on the catalogue's columns holds
+    at_most:   a column of the catalogue -> how many items with the same value a list may have
+    diversity: from 0 to 1, how much an item loses by its similarity to those above it (MMR)
+    popularity_penalty: from 0 to 1, how much an item loses by its popularity
+    filter_viewed: leave out items of the user's history, including held-out ones. If False, the voters of a
+               consensus rank again and agree by rank alone, since its stored lists lack training items
+    unknown:   users who are not in the log: "raise" an error, or recommend the most "popular" items
+    unknown_items: items of `items`, `exclude` and `history` that are not in the log, or that a filter left out:
+               "ignore" them with a `ConcfWarning`, or raise an "error"
+    """
+
+    catalogue: str | Path | Catalogue | pl.DataFrame | pd.DataFrame | pa.Table | None = None
+    where: str | None = None
+    at_most: Mapping[str, int] | None = None
+    diversity: float = 0.0
+    popularity_penalty: float = 0.0
+    filter_viewed: bool = True
+    unknown: UnknownUsers = "raise"
+    unknown_items: UnknownItems = "ignore"
+
+    def __post_init__(self) -> None:
+        for name in ("diversity", "popularity_penalty"):
+            share = getattr(self, name)
+            if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 <= share <= 1:
+                raise ConfigError(f"{option(name)} {share!r}: expected a number from 0 (off) to 1")
+        if self.at_most is not None and not isinstance(self.at_most, Mapping):
+            raise ConfigError(f"{option('at_most')} {self.at_most!r}: expected columns and numbers: {{'category': 2}}")
+        if self.unknown not in ("raise", "popular"):
+            raise ConfigError(f"unknown = {self.unknown!r}: choose raise or popular")
+
+    def applied(self, ranker: Ranker, head: str) -> AppliedRules | None:
+        """Apply the rules to a ranker's items; None if all may be shown as ranked. head: gives the similarity"""
+        if self.where is None and not (self.at_most or self.diversity or self.popularity_penalty):
+            return None
+        shown, groups, ids = None, [], ranker.item_ids
+        if self.where is not None or self.at_most:
+            attributes = catalogue_of(self.catalogue).attributes(ids)
+            shown = None if self.where is None else matching(attributes, self.where)
+            shown = None if shown is None or shown.all() else shown
+            for name, most in (self.at_most or {}).items():
+                groups.append((group(attributes, name), min(check_count(f"at_most[{name!r}]", most), len(ids))))
+        logs = np.log1p(ranker.popularity.astype(np.float64))
+        similar = ranker.directions(head)
+        return AppliedRules(shown, groups, similar, logs / logs.max(), self.diversity, self.popularity_penalty)

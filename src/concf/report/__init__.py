@@ -1,1 +1,1 @@
-"""A run as one page: `gather` takes its figures, `page` shows them."""
+"""A run as one page: `gather` collects its content, `page` renders it."""

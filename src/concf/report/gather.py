@@ -15,7 +15,7 @@ from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, p
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.inference.explain import Contribution, about, cross_fitted
-from concf.inference.lookup import place_of
+from concf.inference.lookup import position_of
 from concf.inference.recommender import Recommender
 from concf.runs.run import Run
 from concf.runtime.settings import flat
@@ -24,7 +24,7 @@ from concf.runtime.text_tables import settings_line
 AT = (20, 50)  # cutoffs
 METRICS = ("recall", "ndcg")
 PARTS: tuple[Literal["test", "valid"], ...] = ("test", "valid")
-FIGURES = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
+COLUMNS = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
 CURVES = ("validation", "agreement", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
 METRIC, WALKS = "recall@50", "rp3beta"  # of the overview: its metric and its baseline
 LIST_LENGTH = 10  # items of a list that are shown
@@ -60,7 +60,7 @@ def gather(
             "seconds": float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history)),
             "device": description["device"],
             "heads": heads,
-            "fixed_voters": list(settings.fixed_voters),
+            "fixed_voters": list(run.fixed_voters),
             "cross_fitted": cross_fitted(run),
             "all_validated_users": len(data.validated),
             "non_voting": [each for each in settings.non_voting if each in heads],
@@ -79,11 +79,11 @@ def gather(
             "all": flat(settings.model_dump(mode="json")),
         },
         "provenance": dict(description.get("provenance", {})),
-        "figures": list(FIGURES),
+        "metrics": list(COLUMNS),
         "drawn": [f"{metric}@{AT[-1]}" for metric in METRICS],
         "recommenders": [
             each | {"about": about(run, each["name"]) if each["objective"] else ""} | {
-                on: {metric: _interval(part[each["name"]], metric) for metric in FIGURES} if part else None
+                on: {metric: _interval(part[each["name"]], metric) for metric in COLUMNS} if part else None
                 for on, part in parts.items()
             }
             for each in recommenders
@@ -252,7 +252,7 @@ def _votes(
             "importance": each["importance"],
             "reranked": each["reranked"],
             "heads": each["heads"],
-            "because": [named(place_of(model.item_ids, used["item"])) for used in each["because"]],
+            "because": [named(position_of(model.item_ids, used["item"])) for used in each["because"]],
             "lifts": _lifts(each["contributions"] or []),
         }
         for each in explained

@@ -113,8 +113,8 @@ class MLflow:
         from mlflow.entities import Param
 
         run, data = self.run, self.run.data
-        found = self.client.get_experiment_by_name(self.experiment)
-        experiment = self.client.create_experiment(self.experiment) if found is None else found.experiment_id
+        known = self.client.get_experiment_by_name(self.experiment)
+        experiment = self.client.create_experiment(self.experiment) if known is None else known.experiment_id
         tags = {"concf.version": VERSION, "concf.metric": run.metric, "concf.split_hash": data.hash}
         name = None if self.folder is None else self.folder.resolve().name
         made = str(self.client.create_run(experiment, tags=tags, run_name=name).info.run_id)

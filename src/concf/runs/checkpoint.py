@@ -24,13 +24,13 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
-from concf.runs.settings import differing
 from concf.runtime.files import BLANK, FIELD, held, is_partial, new_file, refuse_changed, seal
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
+from concf.runtime.settings import flat
 from concf.runtime.system import LOCKS_MAPPED_FILES
 
-FORMAT = 2  # any other is refused
+FORMAT = 3  # any other is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
 USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 LOCK = "train.lock"  # of the process that trains
@@ -92,8 +92,8 @@ class RunFolder:
 
         for name, ids in _ids(data).items():
             if not (self.path / name).exists():
-                places = pa.py_buffer(np.arange(len(ids), dtype=np.int32))
-                position = pa.Array.from_buffers(pa.int32(), len(ids), [None, places])
+                buffer = pa.py_buffer(np.arange(len(ids), dtype=np.int32))
+                position = pa.Array.from_buffers(pa.int32(), len(ids), [None, buffer])
                 with new_file(self.path / name) as fresh:
                     pq.write_table(pa.table({"position": position, "id": ids.to_arrow()}), fresh)
 
@@ -306,21 +306,23 @@ def _known(description: dict[str, Any], path: Path) -> dict[str, Any]:
     return description
 
 
-def _refuse_another(found: dict[str, Any], run: Run, where: Path) -> None:
+def _refuse_another(stored: dict[str, Any], run: Run, where: Path) -> None:
     wanted = _description(run)
-    refuse_other_data(found, run.data, where)
-    if found["seed"] != wanted["seed"]:
-        raise ConfigError(f"{where}: the run has seed {found['seed']}, not {wanted['seed']}. Leave --seed out")
-    if found["model"] != wanted["model"]:
-        raise ConfigError(f"{where}: a run of the model {found['model']}, not {wanted['model']}. Leave --preset out")
-    other = list(differing(found["settings"], wanted["settings"]))
-    if other:
-        raise ConfigError(f"{where}: the run has other settings: {', '.join(other)}. Leave them out, or change --out")
+    refuse_other_data(stored, run.data, where)
+    if stored["seed"] != wanted["seed"]:
+        raise ConfigError(f"{where}: the run has seed {stored['seed']}, not {wanted['seed']}. Leave --seed out")
+    if stored["model"] != wanted["model"]:
+        raise ConfigError(f"{where}: a run of the model {stored['model']}, not {wanted['model']}. Leave --preset out")
+    own, other = flat(stored["settings"]), flat(wanted["settings"])
+    if own != other:
+        names = sorted(name for name in own.keys() | other.keys() if own.get(name) != other.get(name))
+        found = ", ".join(f"{name} = {own.get(name)!r}, not {other.get(name)!r}" for name in names)
+        raise ConfigError(f"{where}: the run has other settings: {found}. Leave them out, or change --out")
 
 
-def refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
+def refuse_other_data(description: dict[str, Any], data: Split, where: Path) -> None:
     """Refuse a data set that the run of that description was not trained on."""
-    trained_on = found["data"]["split_hash"]
+    trained_on = description["data"]["split_hash"]
     if trained_on != data.hash:
         raise DataError(
             f"{where}: trained on another data set (split hash {trained_on[:16]}, this one has {data.hash[:16]})"
@@ -335,7 +337,7 @@ def flatten(state: Any, path: str = "") -> tuple[dict[str, Tensor], Any]:
         return {}, state
     keyed = state.items() if isinstance(state, dict) else enumerate(state)
     parts = {str(key): flatten(each, f"{path}/{key}".lstrip("/")) for key, each in keyed}
-    tensors = {name: tensor for found, _ in parts.values() for name, tensor in found.items()}
+    tensors = {name: tensor for tensors, _ in parts.values() for name, tensor in tensors.items()}
     rest = {key: each for key, (_, each) in parts.items()}
     return tensors, rest if isinstance(state, dict) else list(rest.values())
 

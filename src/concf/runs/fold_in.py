@@ -7,7 +7,6 @@ go through the same consensus as those of a known user. A history without any kn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,11 +56,13 @@ class FoldIn:
 
     log:    [users, items] learned pairs of the run
     heads:  each at its best; voters: the voting heads, at the best of the consensus
-    votes:  what the consensus was made of, see `RankingConsensus.votes`
+    votes:  votes of the consensus, see `RankingConsensus.votes`
     weights: of the re-ranker; None: there is none
+    fixed_voters: voters without vectors
     """
 
     weights: Any = None
+    fixed_voters: tuple[str, ...] = ()
 
     def __init__(
         self, log: csr_array, settings: RunSettings, heads: Mapping[str, Factors], voters: Mapping[str, Factors],
@@ -80,8 +81,8 @@ class FoldIn:
 
     def _solver(self, name: str, factors: Factors) -> Solve:  # noqa: ARG002
         """Function that solves the user vectors of a head: by regression."""
-        ridge = Folding.learn(self.log, factors.user.numpy())
-        return lambda histories: torch.from_numpy(ridge.vectors(histories))
+        weights = regress(self.log, factors.user.numpy())
+        return lambda histories: torch.from_numpy(np.asarray(scaled(histories) @ weights, np.float32))
 
     def agree(self, histories: csr_array) -> Agreed:
         """Consensus of histories, as for users of the log; consistency is unknown."""
@@ -99,32 +100,18 @@ class FoldIn:
 
     def _voter_weights(self) -> dict[str, float]:
         """Head or fixed voter -> its weight in the consensus."""
-        names = [*self.settings.heads, *self.settings.fixed_voters]
+        names = [*self.settings.heads, *self.fixed_voters]
         return dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
 
 
-@dataclass(frozen=True)
-class Folding:
-    """Vectors of histories for one head. weights: [items, d]; average: [d] of the training users."""
-
-    weights: NDArray[np.float32]
-    average: NDArray[np.float32]
-
-    @classmethod
-    def learn(cls, train: csr_array, users: NDArray[np.float32], ridge: float = RIDGE) -> Folding:
-        """Fit to the training users' histories [users, items] and their vectors [users, d]."""
-        rows = _scaled(train)
-        weights = _solve(rows, rows.T @ users.astype(np.float64), ridge)
-        return cls(weights.astype(np.float32), users.mean(0, dtype=np.float64).astype(np.float32))
-
-    def vectors(self, histories: csr_array) -> NDArray[np.float32]:
-        """[b, d] of histories [b, items]; one without any item is the average user."""
-        vectors = np.asarray(_scaled(histories) @ self.weights, np.float32)
-        vectors[np.diff(histories.indptr) == 0] = self.average
-        return vectors
+def regress(train: csr_array, users: NDArray[np.float32], ridge: float = RIDGE) -> NDArray[np.float32]:
+    """[items, d] ridge regression of the training users' vectors [users, d] on their histories [users, items]."""
+    rows = scaled(train)
+    return _solve(rows, rows.T @ users.astype(np.float64), ridge).astype(np.float32)
 
 
-def _scaled(histories: csr_array) -> csr_array:
+def scaled(histories: csr_array) -> csr_array:
+    """Histories [n, items] of ones, each divided by the root of its length."""
     used = csr_array(histories > 0, dtype=np.float64)
     lengths = np.maximum(np.diff(used.indptr), 1)
     return csr_array(diags_array(lengths**-0.5) @ used)

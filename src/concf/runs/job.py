@@ -1,4 +1,4 @@
-"""Where and how a run is trained: its folder, its processes, and who watches it."""
+"""Where and how a run is trained: its folder, its processes, and its watchers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def as_watchers(watch: Watch | Sequence[Watch] | None) -> tuple[Watch, ...]:
 def device_of(
     wanted: str | torch.device | None, before: str | None = None, group: ProcessGroup = ALONE
 ) -> torch.device:
-    """The device wanted, or the one of before, checked. Each of several processes gets a GPU of its own."""
+    """Check the requested device; None: that of `before`, or a GPU. Each of several processes gets its own GPU."""
     try:
         device = torch.device(wanted or before or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:

@@ -116,7 +116,7 @@ def kept_memory(size: int, device: torch.device) -> Iterator[None]:
 
 
 def _set_thresholds(size: int) -> bool:
-    """Whether both were taken."""
+    """Set both thresholds of malloc; returns whether that worked."""
     return all(_library("mallopt", option, size) == 1 for option in (TRIM_THRESHOLD, MMAP_THRESHOLD))
 
 

@@ -21,7 +21,7 @@ HELD_OUT = {  # protocol -> what it holds out
     "leave-last": "each user's newest items",
     "time": "everything from a point in time on",
     "given": "what came in files of its own",
-    "new-users": "whole users, to be found part of their items from the rest",
+    "new-users": "whole users, for whom part of their items is predicted from the rest",
 }
 AT_RANDOM = ("random", "released", "paper", "new-users")
 
@@ -101,7 +101,7 @@ def _settings(run: Run) -> str:
 
 def _limits(run: Run) -> Iterator[str]:
     sizes, validated = run.data.interactions.statistics(), run.validated_users
-    yield f"It learned from {sizes['users']:,} users and {sizes['items']:,} items; what came later is not in it."
+    yield f"It learned from {sizes['users']:,} users and {sizes['items']:,} items; later interactions are not in it."
     yield "A pair that is not in the log counts as not chosen, whether the user disliked the item or never saw it."
     yield "Validation metrics chose epochs and settings, so they are optimistic: only test metrics are on unseen pairs."
     if run.data.recipe.protocol.name in AT_RANDOM:
@@ -112,13 +112,13 @@ def _limits(run: Run) -> Iterator[str]:
     if run.consensus_users is not None:
         yield (
             f"The consensus was computed for {run.consensus_users:,} of {run.data.train.shape[0]:,} users; the best "
-            "head ranks for the others. Validation figures of the consensus are of users with a consensus."
+            "head ranks for the others. The consensus is validated on users who have one."
         )
     if run.updates:
         times = f"{len(run.updates)} time{'s' * (len(run.updates) > 1)}"
         yield (
-            f"It was updated {times} with the settings that were chosen in training. Figures are of new pairs before "
-            "they were learned or, where too few users had some, from before the update."
+            f"It was updated {times} with the settings that were chosen in training. Metrics are of new pairs, "
+            "measured before they were learned; where too few users had some, from before the update."
         )
     elif "valid" in run.learned and run.finished:
         yield "Metrics were measured before the refit; the refitted model has learned from more pairs."

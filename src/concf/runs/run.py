@@ -30,13 +30,13 @@ from concf.runtime.process_group import ProcessGroup
 
 @dataclass
 class Best:
-    """One recommender at its best.
+    """A recommender at its best validation.
 
     epoch: of its best validation, the last of equals, since longer training is preferred where a metric hardly changes
     rose:  epoch of the last strict improvement
     state: tensors of a head, or of the whole model at the best of the consensus
     lists: [users, shown] of a consensus
-    votes: what the consensus was made of, see `reference.RankingConsensus.votes`
+    votes: votes of the consensus, see `reference.RankingConsensus.votes`
     """
 
     validation: float = -1.0
@@ -81,7 +81,7 @@ class Run(ABC):
 
     @abstractmethod
     def objective(self, name: str) -> str | None:
-        """What a head learns; None for a consensus."""
+        """Name of a head's objective; None for a consensus."""
 
     @abstractmethod
     def method(self) -> str:
@@ -91,6 +91,11 @@ class Run(ABC):
     def heads(self) -> list[str]:
         """Names of the heads."""
         return self.settings.heads
+
+    @property
+    def fixed_voters(self) -> tuple[str, ...]:
+        """Voters without vectors."""
+        return ()
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -156,10 +161,10 @@ class Run(ABC):
             stored = np.where(self.unlearned[:, None], NOTHING, stored)
 
         def listed(users: NDArray[np.int64], _length: int) -> NDArray[np.int32]:
-            found, empty = stored[users], np.flatnonzero(stored[users, 0] < 0)
+            lists, empty = stored[users], np.flatnonzero(stored[users, 0] < 0)
             if len(empty):
-                found[empty] = rank(self._deployed, users[empty], found.shape[1], seen=self.unlisted)
-            return found
+                lists[empty] = rank(self._deployed, users[empty], lists.shape[1], seen=self.unlisted)
+            return lists
 
         return ListFunction(listed)
 

@@ -1,9 +1,9 @@
-"""Settings of a run: what both models have, and how presets, files and words are put together."""
+"""Settings of a run that both models share; merging of presets, files and --set words."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from types import NoneType
 from typing import Any, ClassVar, Self, get_args
@@ -26,14 +26,14 @@ class VotingSettings(Settings):
 
 
 class ValidationSettings(Settings):
-    """What a run is validated by."""
+    """Validation of a run."""
 
     metric: str = Field("auto", description="validation metric; auto: recall@50, or with few items NDCG at a tenth")
     validated_users: int | None = Field(None, ge=1, description="users to validate on, drawn by the seed; none: all")
 
 
 class RunSettings(Settings):
-    """Everything that a run of one model depends on, but for the data and the seed.
+    """Everything that a run of one model depends on, except for the data and the seed.
 
     kind: name of the model, as in `run.json`; presets: name -> settings of this model
     """
@@ -48,11 +48,6 @@ class RunSettings(Settings):
     def heads(self) -> list[str]:
         """Names of the heads, in the order of tables."""
         raise NotImplementedError
-
-    @property
-    def fixed_voters(self) -> tuple[str, ...]:
-        """Voters without vectors."""
-        return ()
 
     @property
     def non_voting(self) -> tuple[str, ...]:
@@ -105,8 +100,8 @@ class RunSettings(Settings):
             for part in problem["loc"][:-1]:
                 kind = kind.model_fields[part].annotation
             return f"unknown setting {where!r} of {self.kind}; there are {', '.join(kind.model_fields)}"
-        found = "" if isinstance(problem["input"], Mapping) else f" = {problem['input']!r}"
-        return f"{where}{found}: {message}" if where else message
+        value = "" if isinstance(problem["input"], Mapping) else f" = {problem['input']!r}"
+        return f"{where}{value}: {message}" if where else message
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,15 +124,6 @@ def from_word(word: str) -> dict[str, Any]:
     for part in reversed(name.strip().split(".")):
         value = {part: value}
     return dict(value)
-
-
-def differing(found: Any, wanted: Any, name: str = "") -> Iterator[str]:
-    """Names of settings that differ, with both values."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        for part in sorted(found.keys() | wanted.keys()):
-            yield from differing(found.get(part), wanted.get(part), f"{name}.{part}".lstrip("."))
-    elif found != wanted:
-        yield f"{name} = {found!r}, not {wanted!r}"
 
 
 def _with_nones(layer: Mapping[str, Any], kind: Any) -> dict[str, Any]:

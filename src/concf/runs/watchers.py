@@ -39,7 +39,7 @@ class Watcher(Protocol):
 
 @contextmanager
 def watched(run: Run, folder: Path | None, watchers: Sequence[Watch]) -> Iterator[None]:
-    """Tell watchers of the beginning and, however the run ends, of the end."""
+    """Call `begin` of the watchers and, however the run ends, `end`."""
     with ExitStack() as ends:
         for each in watchers:
             if isinstance(each, Watcher):
@@ -50,9 +50,9 @@ def watched(run: Run, folder: Path | None, watchers: Sequence[Watch]) -> Iterato
 
 def metrics_of(record: dict[str, Any]) -> dict[str, float]:
     """`loss/bpr`, `validation/consensus`, `seconds/epoch` and so on."""
-    figures = {f"{kind}/{name}": value for kind in METRICS for name, value in record.get(kind, {}).items()}
-    figures["seconds/stage" if "stage" in record else "seconds/epoch"] = record["seconds"]
-    return figures | ({"seconds/ranking": record["ranking_seconds"]} if "ranking_seconds" in record else {})
+    metrics = {f"{kind}/{name}": value for kind in METRICS for name, value in record.get(kind, {}).items()}
+    metrics["seconds/stage" if "stage" in record else "seconds/epoch"] = record["seconds"]
+    return metrics | ({"seconds/ranking": record["ranking_seconds"]} if "ranking_seconds" in record else {})
 
 
 def note_of(record: dict[str, Any], metric: str) -> str:
@@ -82,26 +82,26 @@ class Lines:
             for voter, settings in record.get("chosen", {}).items()
         ]
         metrics = _shown(record) if stage is None else record.get("validation", {})
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        validated = [f"validation {short(self.run.metric)} {figures}"] if figures else []
+        values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        validated = [f"validation {short(self.run.metric)} {values}"] if values else []
         words = "; ".join([*chosen, *validated, f"{time.monotonic() - self.started:.0f} s"])
         name = stage or f"epoch {record['epoch']} of at most {self.run.at_most}"
         print(f"{name}: {words}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: there is nothing to close."""
 
 
 def _shown(record: dict[str, Any]) -> dict[str, float]:
     """The consensus, where there is one, and the best head."""
-    figures: dict[str, float] = record.get("validation", {})
-    heads = [name for name in figures if name not in (CONSENSUS, R_CONSENSUS)]
-    best = [max(heads, key=figures.__getitem__)] if heads else []
-    return {name: figures[name] for name in (CONSENSUS, *best) if name in figures} if best else {}
+    metrics: dict[str, float] = record.get("validation", {})
+    heads = [name for name in metrics if name not in (CONSENSUS, R_CONSENSUS)]
+    best = [max(heads, key=metrics.__getitem__)] if heads else []
+    return {name: metrics[name] for name in (CONSENSUS, *best) if name in metrics} if best else {}
 
 
 class TensorBoard:
-    """Writes the figures of every epoch or stage for TensorBoard.
+    """Write the metrics of every epoch or stage for TensorBoard.
 
     A run that resumes from a checkpoint purges what was written for later epochs.
     """

@@ -1,9 +1,8 @@
-"""Check the numbers that callers pass and the names of arguments; derive seeds."""
+"""Check the numbers that callers pass; derive seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from difflib import get_close_matches
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
@@ -31,15 +30,6 @@ def check_cutoffs(name: str, value: Iterable[int] | int) -> list[int]:
     if not cutoffs:
         raise ConfigError(f"{name} = {value!r}: expected at least one length, such as {name}=[20, 50]")
     return cutoffs
-
-
-def check_names(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse argument names that a function does not have, and suggest the nearest one that it has."""
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            fix = f"Did you mean {near[0]}?" if near else f"Its arguments are {', '.join(known)}"
-            raise ConfigError(f"{function}: unknown argument {name!r}. {fix}")
 
 
 def derive_seed(*key: int) -> int:

@@ -39,8 +39,8 @@ RETRIES = 3  # of a job whose worker died
 CONNECT_SECONDS = 10.0  # within which something must answer at RAY_ADDRESS
 CPU_BLOCKS = 8  # that an operation is divided into, for the threads
 OBJECT_STORE = 100 << 20  # bytes for functions and results, which are small
-# Read when Ray is imported. A Ray that is started here reports to nobody, listens on loopback (as it does by default on
-# macOS and Windows), and its workers have the priority of this process.
+# Read when Ray is imported. A Ray that is started here sends no usage reports, listens on loopback (as it does by
+# default on macOS and Windows), and its workers have the priority of this process.
 STARTED = {
     "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0",
 }  # fmt: skip
@@ -75,7 +75,7 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
     finally:
         for future in pending:
             future.cancel()
-        wait(pending)  # nobody works on after an error
+        wait(pending)  # no thread works on after an error
         torch.set_num_threads(before)  # a worker's setting may reach other threads
 
 
@@ -98,7 +98,7 @@ def blocks_of(length: int, device: torch.device) -> list[slice]:
 
 
 def n_threads() -> int:
-    """Number of threads that may work: PyTorch's, or within `one_thread_each` the number outside it."""
+    """Number of worker threads: PyTorch's, or within `one_thread_each` the number set outside it."""
     import torch
 
     return _outside.get() or torch.get_num_threads()
@@ -173,7 +173,7 @@ _function: dict[str, Callable[[Any], Any]] = {}  # in a worker: the function, by
 
 
 def _start_process(function: Callable[[Any], Any], threads: int, environment: dict[str, str]) -> None:
-    os.environ.clear()  # the fork server has that of its first day
+    os.environ.clear()  # the fork server has the environment that it was started with
     os.environ.update(environment)
     import torch
 
@@ -217,7 +217,7 @@ def _on_ray(
                     job = waiting.pop()
                     running[task.remote(job, *sent)] = job
                 future: Future[Any] = Future()
-                with redirect_stdout(sys.stderr):  # Ray prints news of lost machines
+                with redirect_stdout(sys.stderr):  # Ray prints messages about lost machines
                     (done, *_), _ = ray.wait(list(running))
                     try:
                         future.set_result(ray.get(done))

@@ -1,4 +1,4 @@
-"""Files and folders that appear complete or not at all: written beside their place, then renamed; lock files.
+"""Files and folders that appear complete or not at all: written under another name, then renamed; lock files.
 
 A safetensors file has its checksum inside, so that both are renamed together: the SHA-256 of the whole file with 64
 zeros in place of the checksum, which is in the metadata of the header.
@@ -126,7 +126,7 @@ def seal(path: Path) -> None:
     """Write a file's checksum into its metadata, which must have a blank one."""
     field, digest = _field_and_digest(path)
     if field is None:
-        raise ValueError(f"{path}: has no place for a checksum")
+        raise ValueError(f"{path}: has no field for a checksum")
     with path.open("r+b") as file:
         file.seek(field.start(1))
         file.write(digest.encode())

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from concf.runtime.launch import follows
+from concf.runtime.system import follows
 
 if TYPE_CHECKING:
     from rich.progress import Progress

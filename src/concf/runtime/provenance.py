@@ -1,4 +1,4 @@
-"""The origin of a measurement: versions, machine, commit."""
+"""Provenance of a measurement: versions, machine, commit."""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ from pydantic_core import to_json
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
-from concf.inference.lookup import Short, place_of
+from concf.inference.lookup import Short, position_of
+from concf.inference.recommender import Block
+from concf.inference.rules import Rules
 from concf.service import schemas
 from concf.service.limits import Limits
 from concf.service.loading import Served
@@ -32,7 +34,7 @@ def user_list(served: Served, user: Id, by: str, short: Short, note: str | None 
 
 def popular_list(served: Served, user: Id, k: int) -> bytes:
     """Return the most popular items as JSON, for a user who is not in the log."""
-    ids, scores = served.recommender.recommend([user], k, unknown="popular", frame="arrays")
+    ids, scores = served.recommender.recommend([user], k, rules=Rules(unknown="popular"), frame="arrays")
     note = "this user is not in the log: the most popular items, scored by their number of users"
     items = items_of(served, ids[0], scores[0])
     return to_json(schemas.UserList(user=user, by="popularity", note=note, items=items))
@@ -71,7 +73,7 @@ class KnownItems:
         """Return the known items of one list."""
         known = []
         for index, item in enumerate(items):
-            if place_of(self.served.recommender.item_ids, item) >= 0:
+            if position_of(self.served.recommender.item_ids, item) >= 0:
                 known.append(item)
             elif self.refuses:
                 self.served.item_index(item, f"{where}.{index}")
@@ -103,40 +105,38 @@ def lists(
     """Yield the lists of users or histories as parts of one JSON object. Errors come before the first part."""
     limits.check("k", request.k, "body.k")
     by, known = served.by(request.by, "body.by"), KnownItems(served, request.unknown_items)
-    options: dict[str, Any] = {
-        "by": by, "filter_viewed": not request.viewed, "size": max(1, min(USERS, ITEMS // request.k)),
-        "items": known.of_lists(request.items, "body.items"),
-        "exclude": known.of_lists(request.exclude, "body.exclude"),
-        "where": request.where, "at_most": request.at_most, "diversity": request.diversity,
-        "popularity_penalty": request.popularity_penalty, "catalogue": served.attributes,
-    }  # fmt: skip
+    rules = Rules(
+        served.attributes, request.where, request.at_most, request.diversity, request.popularity_penalty,
+        filter_viewed=not request.viewed, unknown="popular",
+    )  # fmt: skip
+    allow, deny = known.of_lists(request.items, "body.items"), known.of_lists(request.exclude, "body.exclude")
+    users, histories = None, None
     if isinstance(request, schemas.UsersRequest):
         _check_users(limits, len(request.users), request.k, "body.users")
-        note, histories = _unknown_users(served, request), None
-        options |= {"users": request.users, "unknown": "popular"}
+        note, users = _unknown_users(served, request), request.users
     else:
         histories = _histories(served, limits, request, known)
         note = _without_history(served, histories)
-        options |= {"users": None}
-    few: list[str] = []
-    left = len(options["users"] if histories is None else histories)
+    left, size = len(users or histories or ()), max(1, min(USERS, ITEMS // request.k))
+    blocks: Iterable[Block] = ()
+    shortage = None
     try:
-        blocks = (
-            served.recommender.blocks(k=request.k, history=histories, say=few.append, **options)[1] if left else None
-        )
+        if left:
+            _, blocks, shortage = served.recommender.blocks(
+                users, request.k, histories, by=by, items=allow, exclude=deny, rules=rules, size=size
+            )
     except ConfigError as error:  # of a rule
         raise Problem(409, "refused_rule", str(error), "body") from None
-    notes = joined([_by_rank_alone(served, request, by), note, known.note(), *few])
+    notes = joined([_by_rank_alone(served, request, by), note, known.note(), shortage])
     head = to_json({"by": by, "note": notes, "unknown_items": known.report()})[:-1] + b',"lists":['
-    if blocks is None:
+    if not left:
         yield head + b"]}"
-        return
-    for users, shorts in blocks:
+    for names, shorts in blocks:
         answer: list[schemas.OneOfSeveral] = [
             {"user": user, "items": _short_items(served, short), "unknown_items": known.report(user)}
-            for user, short in zip(users.tolist(), shorts, strict=True)
+            for user, short in zip(names.tolist(), shorts, strict=True)
         ]
-        left -= len(users)
+        left -= len(names)
         yield head + to_json(answer)[1:-1] + (b"" if left else b"]}")
         head = b","
 
@@ -169,7 +169,7 @@ def _check_users(limits: Limits, users: int, k: int, where: str) -> None:
 
 def _without_history(served: Served, histories: dict[Id | None, list[Id]]) -> str | None:
     user_ids = served.recommender.user_ids
-    count = sum(not history and place_of(user_ids, user) < 0 for user, history in histories.items())
+    count = sum(not history and position_of(user_ids, user) < 0 for user, history in histories.items())
     return f"{count} of {len(histories)} histories have no known item: the list of the average user" if count else None
 
 
@@ -177,7 +177,7 @@ def _unknown_users(served: Served, request: schemas.UsersRequest) -> str | None:
     """Note the number of unknown users; they are an error unless the request accepts popular items."""
     if request.popular:
         user_ids = served.recommender.user_ids
-        count = sum(place_of(user_ids, user) < 0 for user in request.users)
+        count = sum(position_of(user_ids, user) < 0 for user in request.users)
         return f"{count} of the users are not in the log and get the most popular items" if count else None
     for index, user in enumerate(request.users):
         served.user_index(user, f"body.users.{index}")

@@ -29,7 +29,7 @@ from concf.service.problems import respond
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-mimetypes.add_type("text/javascript", ".js")  # some systems have another
+mimetypes.add_type("text/javascript", ".js")  # some systems map .js to another type
 
 
 class Page:
@@ -43,7 +43,7 @@ class Page:
         """Send the file; 304 for callers who have it."""
         response = await self.files.get_response(self.file or scope["path_params"]["file"], scope)
         response.headers.update(self.headers)
-        response.headers["ETag"] = f"W/{response.headers['etag']}"  # compressed, it is other bytes
+        response.headers["ETag"] = f"W/{response.headers['etag']}"  # weak: a compressed response has other bytes
         if response.status_code == 304:  # else the compression adds it
             response.headers["Vary"] = "Accept-Encoding"
         await response(scope, receive, send)

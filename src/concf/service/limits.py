@@ -45,7 +45,7 @@ class Limits:
             raise Problem(413, "too_large", message, where)
 
     async def read_body(self, receive: Receive) -> bytes | None:
-        """The whole body; None if the caller left. Of a body that is too large, some more is read and dropped."""
+        """Read the whole body; None if the caller left. Part of a body that is too large is read and dropped."""
         body, size, most = bytearray(), 0, self.body
         try:
             async with asyncio.timeout(self.body_seconds) as deadline:

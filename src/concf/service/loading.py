@@ -21,7 +21,7 @@ import typer
 from concf.consensus.consensus import CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConcfError, ConcfWarning, DataError
-from concf.inference.lookup import kind_in_words, place_of
+from concf.inference.lookup import kind_in_words, position_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
 from concf.models import load_run
@@ -95,7 +95,7 @@ def _spelt(ids: Ids, text: str) -> int | str:
 
 
 def _index(role: Literal["user", "item"], ids: Ids, wanted: int | str, where: str) -> int:
-    index = place_of(ids, wanted)
+    index = position_of(ids, wanted)
     if index < 0:
         message = f"no {role} is called {shortened(wanted)} in the prepared log (its ids are {kind_in_words(ids)})"
         raise Problem(404, "unknown_user" if role == "user" else "unknown_item", message, where)
@@ -179,7 +179,7 @@ class Service:
         if folder is not None:
             try:  # it must be below the root, wherever links lead
                 allowed = self.root is not None and folder.resolve().is_relative_to(self.root.resolve())
-            except (OSError, ValueError):  # no path at all
+            except (OSError, ValueError):  # not a valid path
                 allowed = False
             if not allowed:
                 reason = (
@@ -187,9 +187,9 @@ class Service:
                 )
                 raise Problem(409, "refused_run", f"{shortened(str(folder))}: {reason}", "body.run")
         self._asked, self._wanted = self._asked + 1, folder
-        mine = self._asked
+        request = self._asked
         async with self._turn:
-            if self._answered < mine:
+            if self._answered < request:
                 if self.closing:
                     raise Problem(503, "not_ready", "the service is shutting down")
                 self._answered = self._asked

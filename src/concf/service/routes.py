@@ -12,7 +12,7 @@ import numpy as np
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 
-from concf.inference.lookup import Short, place_of
+from concf.inference.lookup import Short, position_of
 from concf.service import answers, schemas
 from concf.service.http.endpoints import Endpoint, Endpoints, Parts, Threads
 from concf.service.http.middleware import RELOAD, Access, Metrics
@@ -82,7 +82,7 @@ def recommending(service: Service, threads: Threads) -> list[Endpoint]:
         key = (user, by, query.k)
         if not query.viewed and key in served.kept:
             return served.kept[key]
-        if query.popular and place_of(served.recommender.user_ids, user) < 0:
+        if query.popular and position_of(served.recommender.user_ids, user) < 0:
             return await threads.run(partial(answers.popular_list, served, user, query.k))
         index, note = served.user_index(user, "path.user"), None
         if query.viewed:

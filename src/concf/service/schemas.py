@@ -61,7 +61,7 @@ class Item(TypedDict):
 
 
 class UserList(TypedDict):
-    """The recommendations for one user. note: how they were made, where that is not as usual"""
+    """The recommendations for one user. note: how they were made, if not in the usual way"""
 
     user: Id
     by: str
@@ -164,7 +164,7 @@ class ListQuery(Request):
 
 
 class ListsRequest(Request):
-    """What requests for several lists share. items: only these may be listed; exclude: these may not
+    """Fields that requests for several lists share. items: only these may be listed; exclude: these may not
 
     unknown_items: whether items that are not in the prepared log are ignored or are an error
     """

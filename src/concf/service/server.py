@@ -61,7 +61,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service, self.drain_seconds, self.when_ready, self.link = service, drain_seconds, when_ready, link
         self.failure: ConcfError | None = None
-        self.is_last = link is None  # whether nobody else will accept at this socket
+        self.is_last = link is None  # whether no other process accepts at this socket
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -81,11 +81,11 @@ class Server(uvicorn.Server):
             self._loop.add_reader(self.link.fileno(), self._hear)
 
     def _hear(self) -> None:
-        """The parent names a run that another worker has loaded, or says that this is the end of all."""
+        """Receive from the parent the folder of a run that another worker has loaded, or None to shut down."""
         assert self.link is not None
         try:
             folder = self.link.recv()
-        except (EOFError, OSError):  # it died
+        except (EOFError, OSError):  # the parent died
             self._loop.remove_reader(self.link.fileno())
             folder = None
             os.kill(os.getpid(), signal.SIGTERM)
@@ -100,7 +100,7 @@ class Server(uvicorn.Server):
                 self.link.send((what, value))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Report at once that the service is not ready; at SIGTERM, answer for a while before no more is accepted."""
+        """Report at once that the service is not ready; at SIGTERM, accept requests for a while longer."""
         if sig == signal.SIGTERM and not self.service.closing and self.started:
             end = partial(super().handle_exit, sig, frame)
             self._loop.call_soon_threadsafe(self._loop.call_later, self.drain_seconds, end)
@@ -109,7 +109,7 @@ class Server(uvicorn.Server):
         self.service.closing = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept and answer who has connected already, then end."""
+        """Accept and answer connections that are already waiting, then shut down."""
         for listener in [each.dup() for each in sockets or []]:
             with listener:
                 if self.is_last:

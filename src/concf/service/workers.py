@@ -53,12 +53,12 @@ class Workers:
             raise ConfigError(self.failure)
 
     def _start(self) -> None:
-        mine, theirs = self._context.Pipe()
-        process = self._context.Process(target=_run, args=(self.work, self.listener, theirs, self.folder))
+        own, other = self._context.Pipe()
+        process = self._context.Process(target=_run, args=(self.work, self.listener, other, self.folder))
         process.start()
-        theirs.close()
-        self.links[mine] = process
-        if self.closing:  # since the signal came while this one was not among those to tell
+        other.close()
+        self.links[own] = process
+        if self.closing:  # the signal came before this worker was among `links`
             self._pass_on(signal.SIGTERM)
 
     def _hear(self, link: Connection, when_ready: Callable[[], None]) -> None:

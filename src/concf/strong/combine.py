@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,16 @@ from concf.consensus.consensus import consistencies
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.validation import fitting_metric, parsed, refuse_blind
-from concf.runs.checkpoint import RUN, RunFolder
+from concf.runs.checkpoint import RunFolder
 from concf.runs.job import Job, as_watchers, device_of
 from concf.runs.watchers import Watch
 from concf.runtime.arguments import check_seed
-from concf.runtime.files import new_folder, sha256
+from concf.runtime.files import sha256
 from concf.strong.combine_stages import NO_VOTERS, Combine, GivenLists, Voters
 from concf.strong.given_voters import as_voter, ranking
 from concf.strong.run import StrongRun
 from concf.strong.settings import StrongSettings
-from concf.strong.train import check_memory, run_stages, train_strong
+from concf.strong.train import check_memory, train_from
 
 FINAL_VOTERS = "final voters (--final-voter, final_voters=)"
 
@@ -75,17 +74,7 @@ def combine(
     refuse_blind(run.metric, split)
     stages = Combine(run)
     stages.take(given, refitted)
-    if job.folder is None:
-        with job.begun(run, stages):
-            run_stages(run, stages, job)
-        return run
-    with new_folder(job.folder.path, marker=RUN) as beside:
-        home = RunFolder(beside)
-        if split.folder is None:
-            home.keep(split)
-        home.begin(run, combine={"voters": _sources(voters), "final_voters": _sources(final_voters or {})})
-        home.save(run, stages)
-    return train_strong(split, chosen, run.seed, here, replace(job, resume=True))
+    return train_from(stages, job, combine={"voters": _sources(voters), "final_voters": _sources(final_voters or {})})
 
 
 def _check_types(data: Any, voters: Any, final_voters: Any, settings: Any) -> None:

@@ -97,8 +97,8 @@ class Combine(Recipe):
                 self.vectors[name] = voter
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
-        """All voters: heads, own voters without vectors, and given ones, in the order of `fixed_voters`."""
-        given = ((name, self.given[name]) for name in self.settings.fixed_voters if name in self.given)
+        """All voters: heads, own voters without vectors, and given ones, in the order of `run.fixed_voters`."""
+        given = ((name, self.given[name]) for name in self.run.fixed_voters if name in self.given)
         voters = [
             *super()._voters(log, users),
             *(by_lists(name, voter.lists[users], voter.scores[users], voter.of_items) for name, voter in given),
@@ -175,14 +175,17 @@ class Combine(Recipe):
 
 
 def _packed(voters: Voters) -> dict[str, Any]:
-    return {"voters": {name: list(voter) for name, voter in voters.by_name.items()}, "steady": dict(voters.consistency)}
+    return {
+        "voters": {name: list(voter) for name, voter in voters.by_name.items()},
+        "consistency": dict(voters.consistency),
+    }
 
 
 def _unpacked(state: Mapping[str, Any]) -> Voters:
     by_name: dict[str, GivenLists | Vectors] = {}
     for name, parts in state["voters"].items():
         by_name[name] = GivenLists(*parts) if len(parts) == len(GivenLists._fields) else (parts[0], parts[1])
-    return Voters(by_name, state["steady"])
+    return Voters(by_name, state["consistency"])
 
 
 def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor]) -> None:
@@ -195,10 +198,10 @@ def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor
 
     for name, listed in lists.items():
         items = listed.cpu().numpy()
-        found, expected = hits(items, held_out), by_chance(items, data.train[users], held_out)
-        if expected >= FEWEST and found < expected - SIGMAS * sqrt(expected):
+        n_hits, expected = hits(items, held_out), by_chance(items, data.train[users], held_out)
+        if expected >= FEWEST and n_hits < expected - SIGMAS * sqrt(expected):
             note(
-                f"voter {name!r}: its lists hold {found:,} held-out items, fewer than by chance ({expected:,.0f}). "
+                f"voter {name!r}: its lists hold {n_hits:,} held-out items, fewer than by chance ({expected:,.0f}). "
                 "Was it fitted on the validation part too, whose items it leaves out? Fit it on the training part alone"
             )
             continue

@@ -1,4 +1,4 @@
-"""Features of a user and an item for the re-ranker, beside the votes.
+"""Features of a user and an item for the re-ranker, in addition to the votes.
 
 A rank says how high an item is for its user, but not whether the score is high *for that item*. With s the
 score divided by the standard deviation of all the head's scores, m_i and d_i the mean and the standard deviation of an
@@ -74,9 +74,9 @@ class Histories:
         """([b, H], [b, H]) items of the histories of users [b], and a mask of the valid ones."""
         first, count = self.first[users], self.first[users + 1] - self.first[users]
         most = count.clamp(max=LONGEST_HISTORY)
-        place = torch.arange(max(int(most.max()), 1), device=users.device)
-        there = place < most[:, None]
-        spaced = place * count[:, None] // most.clamp(min=1)[:, None]
+        position = torch.arange(max(int(most.max()), 1), device=users.device)
+        there = position < most[:, None]
+        spaced = position * count[:, None] // most.clamp(min=1)[:, None]
         at = (first[:, None] + spaced).where(there, 0)
         return (self.items[at] if len(self.items) else torch.zeros_like(at)), there
 

@@ -33,16 +33,19 @@ LISTED = 100  # items of the consensus list of a history that its student is sol
 
 
 class StrongFoldIn(FoldIn):
-    """The heads and the consensus of a run. chosen: voter -> the settings that training chose for it"""
+    """The heads and the consensus of a run.
+
+    fixed_voters: voters without vectors; chosen: voter -> the settings that training chose for it
+    """
 
     settings: StrongSettings
 
     def __init__(
         self, log: csr_array, settings: StrongSettings, heads: Mapping[str, Factors], voters: Mapping[str, Factors],
-        votes: Mapping[str, Tensor], chosen: Mapping[str, Mapping[str, float]],
+        votes: Mapping[str, Tensor], fixed_voters: tuple[str, ...], chosen: Mapping[str, Mapping[str, float]],
     ) -> None:  # fmt: skip
         super().__init__(log, settings, heads, voters, votes)
-        self.chosen = chosen
+        self.fixed_voters, self.chosen = fixed_voters, chosen
 
     def head(self, name: str, histories: csr_array, *, voting: bool = False) -> Factors:  # noqa: ARG002
         """A head, with a user for each history; voters are as they are at their best."""
@@ -123,7 +126,7 @@ class StrongFoldIn(FoldIn):
         A given one has lists of known users, and None for histories.
         """
         given = self.settings.given
-        names = [name for name in self.settings.fixed_voters if name in self.chosen or name in given]
+        names = [name for name in self.fixed_voters if name in self.chosen or name in given]
         own = {name: voter(name, self.chosen[name]) for name in names if name not in given}
         fitted = [partial(own[name].fold_in, own[name].fit(self.log)) if name in own else None for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))

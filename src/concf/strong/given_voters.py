@@ -1,4 +1,4 @@
-"""Convert what a caller gives to a voter: a file or a frame of lists, vectors, scores, a model of a library."""
+"""Convert a caller's model to a voter: a file or frame of lists, vectors, scores, or a model of a library."""
 
 from __future__ import annotations
 
@@ -100,22 +100,22 @@ def _lists_of_implicit(model: Any, name: str, seen: csr_array, k: int) -> Lists:
     n_users, n_items = seen.shape
     similarity = getattr(model, "similarity", None)
     if similarity is None or similarity.shape[0] != n_items:
-        found = "not fitted" if similarity is None else f"fitted on {similarity.shape[0]:,} items, of {n_items:,}"
+        state = "not fitted" if similarity is None else f"fitted on {similarity.shape[0]:,} items, of {n_items:,}"
         raise DataError(
-            f"voter {name!r}: {type(model).__name__} is {found}. Fit it on data.train, whose rows and columns it must "
+            f"voter {name!r}: {type(model).__name__} is {state}. Fit it on data.train, whose rows and columns it must "
             "have"
         )
     rows, wanted = csr_matrix(seen), min(k + MORE, n_items)
-    found, scores = model.recommend(np.arange(n_users), rows, N=wanted, filter_already_liked_items=True)
+    listed, scores = model.recommend(np.arange(n_users), rows, N=wanted, filter_already_liked_items=True)
     used = np.repeat(np.arange(n_users), np.diff(seen.indptr)) * np.int64(n_items) + seen.indices
-    cells = np.arange(n_users, dtype=np.int64)[:, None] * n_items + found
-    there = (found >= 0) & (scores > np.finfo(np.float32).min) & ~np.isin(cells, used)
+    cells = np.arange(n_users, dtype=np.int64)[:, None] * n_items + listed
+    there = (listed >= 0) & (scores > np.finfo(np.float32).min) & ~np.isin(cells, used)
     order = np.argsort(~there, axis=1, kind="stable")[:, :k]
     items = np.full((n_users, k), -1, np.int32)
     values = np.zeros((n_users, k), np.float32)
     kept = np.take_along_axis(there, order, 1)
     lowest = scores[there].min(initial=np.inf)
-    items[:, : order.shape[1]] = np.where(kept, np.take_along_axis(found, order, 1), -1)
+    items[:, : order.shape[1]] = np.where(kept, np.take_along_axis(listed, order, 1), -1)
     values[:, : order.shape[1]] = np.where(kept, np.take_along_axis(scores, order, 1) - lowest, 0)
     if not kept.any() or not np.isfinite(values).all():
         raise DataError(
@@ -149,7 +149,7 @@ def _vectors(factors: Factors, name: str, seen: csr_array, device: torch.device)
         raise DataError(f"voter {name!r}: every item has the same vector, so that it ranks nothing")
     if not user.any():
         raise DataError(f"voter {name!r}: the vectors of all users are zero, so that it ranks nothing")
-    return user.clone().to(device), item.clone().to(device)  # the caller may change theirs
+    return user.clone().to(device), item.clone().to(device)  # a copy, which the caller cannot change
 
 
 class _Checked:

@@ -91,7 +91,6 @@ class Recipe:
         self.weights: Weights | None = None
         self.near: Tensor | None = None  # earlier weights of the re-ranker, which the penalty draws to
         self._cache: dict[str, Any] = {}
-        self.fixed = [name for name in settings.own_fixed if search.has_a_vote(name, data.train.shape, device)]
         self.softmaxes = [head for head in settings.own_heads if head.startswith("softmax")]
         self.stages: dict[str, Callable[[], dict[str, Any]]] = {}
         if settings.own:
@@ -101,6 +100,12 @@ class Recipe:
         self.stages |= {"rerank": self._rerank, "student": self._student}
         self.stages |= {} if settings.refit == "none" else {"refit": self._refit}
         self.stages["final"] = self._final
+
+    @property
+    def fixed(self) -> list[str]:
+        """Own voters without vectors that the size of the log permits."""
+        own = (name for name in self.run.fixed_voters if name not in self.settings.given)
+        return [name for name in own if search.has_a_vote(name, self.data.train.shape, self.device)]
 
     def stage(self, number: int) -> dict[str, Any]:
         """Run one stage; returns its record for the history."""
@@ -215,7 +220,7 @@ class Recipe:
         return {"chosen": {head: self.chosen[head]}} | self._validate(head)
 
     def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> None:
-        """Train a softmax head for some more epochs."""
+        """Train a softmax head for more epochs."""
         temperature, start = self.chosen[head]["temperature"], self.vectors[head]
         self.vectors[head] = fit_softmax(self._local(log), *start, temperature, epochs, seed, group=self.group)
 
@@ -227,7 +232,7 @@ class Recipe:
         return {"validation": {head: self.metrics[head] for head in heads}}
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
-        """Voters fitted to a log [users, items], with their lists for some local users."""
+        """Voters fitted to a log [users, items], with their lists for local users [n]."""
         k = max(self.top_k, self.validation.depth)  # the metric may be deeper than the votes
         seen = self._seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
@@ -260,7 +265,7 @@ class Recipe:
         self.metrics[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
         self.metrics[CONSENSUS] = self.validation.of_its_users(lists)
         self._cache["lists"] = lists
-        named = [*self.settings.fixed_voters, R_CONSENSUS, CONSENSUS]
+        named = [*self.run.fixed_voters, R_CONSENSUS, CONSENSUS]
         return {"validation": {name: self.metrics[name] for name in named if name in self.metrics}}
 
     def _cross_fitted(self) -> Tensor:
@@ -331,7 +336,7 @@ class Recipe:
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
-            names = [*self.settings.heads, *self.settings.fixed_voters]
+            names = [*self.settings.heads, *self.run.fixed_voters]
             votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
             votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
             of_items = [voter.of_items for voter in voters if voter.of_items is not None]
@@ -348,10 +353,10 @@ class Recipe:
         """Return what the next stages depend on, for all users."""
         weights = None if self.weights is None else self.weights._asdict()
         vectors = {head: (self._gather(user), item) for head, (user, item) in self.vectors.items()}
-        return {"chosen": self.chosen, "vectors": vectors, "figures": self.metrics, "weights": weights}
+        return {"chosen": self.chosen, "vectors": vectors, "metrics": self.metrics, "weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.chosen, self.metrics = state["chosen"], state["figures"]
+        self.chosen, self.metrics = state["chosen"], state["metrics"]
         self.vectors = {head: (user[self.own].clone(), item) for head, (user, item) in state["vectors"].items()}
         self.weights = None if state["weights"] is None else Weights(**state["weights"])

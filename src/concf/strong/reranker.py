@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.consensus import NOTHING, block_of_users, consensus, rank_importance, ranks_over_time
+from concf.consensus.consensus import NOTHING, blocks_of_users, consensus, rank_importance, ranks_over_time
 from concf.consensus.voters import LISTED_FEATURES, Voter
 from concf.errors import DataError
 from concf.evaluation.scorers import Factors
@@ -69,7 +69,7 @@ class Weights(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Inputs of the features beside the votes.
+    """Inputs of the features other than the votes.
 
     popularity: [items] p; activity: [users] q; log: the users' histories; heads: features of each voter with vectors;
     moments: mean and standard deviation that q is standardised by
@@ -135,9 +135,7 @@ class Reranker:
                 consistency_temperature=None,
             )[1]  # fmt: skip
 
-        size = block_of_users(users.device, self.n_items)
-        blocks = [slice(begin, begin + size) for begin in range(0, len(users), size)]
-        for _ in in_blocks(agree, blocks, users.device):
+        for _ in in_blocks(agree, blocks_of_users(len(users), users.device, self.n_items), users.device):
             pass
         self.cached: tuple[Tensor, Tensor] | None = None  # of `fit`: [n] rows, and the centred features at them
 
@@ -246,10 +244,8 @@ class Reranker:
 
     def _ranks(self, lists: Tensor, rows: Tensor) -> Tensor:
         """[voters, b, L] int32 rank of the listed items by each voter; K where it does not list them."""
-        size = block_of_users(lists.device, self.n_items)
         blocks = []
-        for begin in range(0, max(len(lists), 1), size):  # there may be no users
-            block = slice(begin, begin + size)
+        for block in blocks_of_users(max(len(lists), 1), lists.device, self.n_items):  # there may be no users
             ranked = [voter.lists[rows[block], : self.top_k] for voter in self.voters]
             blocks.append(ranks_over_time(lists[block].long(), ranked, self.n_items))
         return torch.cat(blocks, 1)

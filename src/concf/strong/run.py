@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+from concf.baselines.table import voters
 from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
@@ -13,6 +14,7 @@ from concf.strong.fold_in import StrongFoldIn
 from concf.strong.settings import STUDENT, VALIDATED, StrongSettings
 
 REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
+OBJECTIVES = {"als": "least squares", "softmax": "softmax over all items", STUDENT: "distilled from the consensus"}
 STUDENT_MARGIN = 0.02  # a student is shipped if its validation is at most this share below the best factor head's
 
 
@@ -33,17 +35,20 @@ class StrongRun(Run):
         return min(super().n_validated, VALIDATED)
 
     def objective(self, name: str) -> str | None:
-        """What a head learns, or that it was given; None for a consensus."""
+        """Name of a head's objective, or "given"; None for a consensus."""
         if name in self.settings.given_vectors:
             return "given"
-        if name not in self.heads:
-            return None
-        return "cosine-softmax" if name.startswith("softmax") else "weighted-squares"
+        return OBJECTIVES[name.partition("-")[0]] if name in self.heads else None
+
+    @cached_property
+    def fixed_voters(self) -> tuple[str, ...]:
+        """Voters without vectors: those of `concf.BASELINES` when the run began, whatever is there now."""
+        return self.settings.fixed_voters
 
     def method(self) -> str:
         """How it is trained, in a sentence or two."""
-        chosen, voters = self.settings, ", ".join(self.settings.fixed_voters)
-        words = f"The stages of strong with budget `{chosen.budget}`; voters beside the heads: {voters or 'none'}."
+        chosen, fixed = self.settings, ", ".join(self.fixed_voters)
+        words = f"The stages of strong with budget `{chosen.budget}`; voters beside the heads: {fixed or 'none'}."
         words += f" Given from outside, not trained here: {', '.join(chosen.foreign)}." if chosen.foreign else ""
         return words + (f" Refitted on {REFITTED[chosen.refit]}." if chosen.refit in REFITTED else "")
 
@@ -60,16 +65,20 @@ class StrongRun(Run):
     def fold_in(self) -> StrongFoldIn:
         """The heads and the consensus for histories of new users."""
         heads = self.voters | {STUDENT: self.factors(STUDENT).to("cpu")}
-        return StrongFoldIn(self.log, self.settings, heads, self.voters, self.best[CONSENSUS].votes, self.chosen)
+        votes, fixed = self.best[CONSENSUS].votes, self.fixed_voters
+        return StrongFoldIn(self.log, self.settings, heads, self.voters, votes, fixed, self.chosen)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a run keeps, except its history."""
+        return super().state_dict() | {"fixed_voters": list(self.fixed_voters)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the voters must be those that it was trained with."""
+        """Restore what `state_dict` returned; its voters must still be there."""
         super().load_state_dict(state)
-        voters = [*self.heads, *self.settings.fixed_voters]
-        if CONSENSUS in self.best and len(self.best[CONSENSUS].votes["items"]) != len(voters):
-            raise ConfigError(
-                f"voters {', '.join(voters)}: the run was trained with others. Restore its rows of concf.BASELINES"
-            )
+        self.fixed_voters = tuple(state["fixed_voters"])
+        for name in self.fixed_voters:
+            if name not in voters() and name not in self.settings.given:
+                raise ConfigError(f"the run was trained with a voter {name!r}. Restore its row of concf.BASELINES")
 
     def best_head(self) -> str:
         """Name of the head to deploy: the student, if its validation is within 2 % of the best head's."""
@@ -84,9 +93,9 @@ class StrongRun(Run):
         best, name = (super().best_head(), self.best_head()) if self.best else (STUDENT, STUDENT)
         if best == STUDENT or not self.finished:
             return super().why_best_head()
-        place = "within 2 % of" if name == STUDENT else "more than 2 % below"
+        distance = "within 2 % of" if name == STUDENT else "more than 2 % below"
         lower, higher = self._best(STUDENT).validation, self._best(best).validation
-        return f"the student ({lower:.4f}) is {place} the best other head, {best} ({higher:.4f})"
+        return f"the student ({lower:.4f}) is {distance} the best other head, {best} ({higher:.4f})"
 
     def refuse_learned(self, on: str) -> None:
         """Refuse to measure on a part that was learned from; held-out users are always measurable."""

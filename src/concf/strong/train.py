@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 
 from concf.consensus.voters import LISTED_FEATURES
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.validation import refuse_blind
+from concf.runs.checkpoint import RUN, RunFolder
 from concf.runs.job import Job
 from concf.runs.memory import FLOAT, INT, Tables, kept_memory, refuse_too_large
 from concf.runs.watchers import note_of
+from concf.runtime.files import new_folder
 from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
 from concf.runtime.progress import working
 from concf.strong.combine_stages import Combine
@@ -56,6 +61,25 @@ def train_strong(
     with job.begun(run, stages):
         run_stages(run, stages, job)
     return run
+
+
+def train_from(stages: Recipe, job: Job, **made: Any) -> StrongRun:
+    """Train the stages of an update or a combination, in a folder from a first checkpoint that can be resumed.
+
+    made: see `RunFolder.begin`
+    """
+    run = stages.run
+    if job.folder is None:
+        with job.begun(run, stages):
+            run_stages(run, stages, job)
+        return run
+    with new_folder(job.folder.path, marker=RUN) as beside:
+        home = RunFolder(beside)
+        if run.data.folder is None:
+            home.keep(run.data)
+        home.begin(run, **made)
+        home.save(run, stages)
+    return train_strong(run.data, run.settings, run.seed, run.device, replace(job, resume=True))
 
 
 def run_stages(run: StrongRun, stages: Recipe, job: Job) -> None:

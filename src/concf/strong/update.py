@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -15,13 +14,12 @@ from concf.data.prepare import ReadingOptions
 from concf.data.reading.times import When
 from concf.errors import ConfigError, note, option
 from concf.evaluation.validation import AUTO, fitting_metric
-from concf.runs.checkpoint import RUN, RunFolder
+from concf.runs.checkpoint import RunFolder
 from concf.runs.job import Job, as_watchers, device_of
 from concf.runs.run import Run
 from concf.runs.watchers import Watch
-from concf.runtime.files import new_folder
 from concf.strong.run import StrongRun
-from concf.strong.train import check_memory, run_stages, train_strong
+from concf.strong.train import check_memory, train_from
 from concf.strong.update_stages import Update, UpdateSettings
 
 
@@ -70,19 +68,9 @@ def update(
         note(f"metrics stay those of {run.metric}, by which the run's settings were chosen")
         settings = settings.changed({"training": {"metric": run.metric}})
     check_memory(split, settings, here)
-    fresh = StrongRun(split, settings, run.seed, here)
-    stages = Update(fresh, how)
+    stages = Update(StrongRun(split, settings, run.seed, here), how)
     stages.carry(run, joined)
-    if job.folder is None:
-        with job.begun(fresh, stages):
-            run_stages(fresh, stages, job)
-        return fresh
-    with new_folder(job.folder.path, marker=RUN) as beside:
-        home = RunFolder(beside)
-        home.keep(split)
-        home.begin(fresh, update=how.model_dump())
-        home.save(fresh, stages)
-    return train_strong(split, settings, run.seed, here, replace(job, resume=True))
+    return train_from(stages, job, update=how.model_dump())
 
 
 def _settings(given: dict[str, Any]) -> UpdateSettings:

@@ -69,7 +69,7 @@ class Update(Recipe):
 
     def carry(self, before: StrongRun, joined: Joined) -> None:
         """Carry over settings, weights and vectors of a finished run."""
-        votes = before.best[CONSENSUS].votes
+        votes, self.run.fixed_voters = before.best[CONSENSUS].votes, before.fixed_voters
         self.chosen, self.validated_users = before.chosen, before.validated_users
         for record in before.history:
             self.metrics |= record.get("validation", {})
@@ -86,11 +86,11 @@ class Update(Recipe):
                 for rows, table, known in zip(old_rows, (factors.user, factors.item), self.known, strict=True)
             )
             self.vectors[head] = beside_neighbours(self.run.log, user, item, self.known, random)
-        self._keep_voters()
 
-    def _keep_voters(self) -> None:
-        """Keep the voters that the re-ranker was fitted with, whatever the size of the log is now."""
-        self.fixed = [name for name in self.settings.fixed_voters if name in self.chosen]
+    @property
+    def fixed(self) -> list[str]:
+        """Voters that the re-ranker was fitted with, whatever the size of the log is now."""
+        return [name for name in self.run.fixed_voters if name in self.chosen]
 
     def stage(self, number: int) -> dict[str, Any]:
         """Run one stage; the first record has what was carried over."""
@@ -165,7 +165,6 @@ class Update(Recipe):
         super().load_state_dict(state)
         self.known, self.fresh = tuple(state["known"]), state["fresh"]
         self.validated_users = state["validated_users"]
-        self._keep_voters()
 
 
 def beside_neighbours(

@@ -1,1 +1,1 @@
-"""A page that shows what a service serves."""
+"""The explorer: a page about the served run."""

@@ -158,7 +158,7 @@ class Compared(Request):
 
 
 class Length(Request):
-    """How long a list is to be."""
+    """Length of the lists."""
 
     k: int = Field(K, ge=1, description="items of each list")
 
@@ -171,7 +171,7 @@ class ViewQuery(Compared, Length):
 
 
 class HistoryView(Request):
-    """A history of a new user. compared: whether the run that `--compare` names is asked"""
+    """A history of a new user. compared: whether to rank with the run that `--compare` names too"""
 
     history: list[Id]
     k: Whole = Field(K, ge=1)

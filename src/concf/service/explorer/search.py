@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError
-from concf.inference.rules import Rules, rules_of
+from concf.inference.rules import AppliedRules, Rules
 from concf.service.explorer.schemas import SearchResult
 from concf.service.loading import Served
 from concf.service.problems import Problem
@@ -95,11 +95,10 @@ class Attributes:
         address = self.frame[self.catalogue.image][index]
         return address if isinstance(address, str) and allowed(address, self.catalogue.image_sources) else None
 
-    def rules(self, where: str | None) -> Rules | None:
+    def rules(self, where: str | None) -> AppliedRules | None:
         """Return the rules of a condition; None without one."""
         try:
-            head = self.ranker.run.best_head()
-            return rules_of(self.ranker, self.ranker.item_ids, head, catalogue=self.catalogue, where=where or None)
+            return Rules(self.catalogue, where or None).applied(self.ranker, self.ranker.run.best_head())
         except ConfigError as error:
             raise Problem(409, "refused_rule", str(error), "where") from None
 

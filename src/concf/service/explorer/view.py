@@ -14,8 +14,8 @@ from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, rank_importance
 from concf.data.parts import origin
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import Because, Vote, Votes, about, cross_fitted, similarity_shares, speakers
-from concf.inference.lookup import Short, kind_in_words, place_of
-from concf.inference.rules import Rules
+from concf.inference.lookup import Short, kind_in_words, position_of
+from concf.inference.rules import AppliedRules
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
 from concf.service.explorer.schemas import Facts, HistoryView, ItemList, Part, SimilarUsers, UsedItem, View
@@ -29,7 +29,7 @@ Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best f
 Reasons = tuple[list[Because], list[float] | None]
 PARTS: tuple[Part, ...] = ("training", "validation", "test")  # by their number in `Split.parts`
 NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
-UNASKED = "no consensus was computed for this user (consensus_users): its list is that of the best head"
+NO_CONSENSUS = "no consensus was computed for this user (consensus_users): its list is that of the best head"
 UNLEARNED = "the run has learned no interaction of this user: all lists are of popular items"
 
 
@@ -62,7 +62,7 @@ class Explorer:
     def facts(self, limits: Limits, compared: str | None = None) -> Facts:
         """Describe the run. compared: the name of the run that it can be compared with"""
         run, log, settings, heads = self.run, self.run.data.interactions, self.settings, self.ranker.heads
-        fixed = list(self.run.settings.fixed_voters) if self.has_consensus else []
+        fixed = list(run.fixed_voters) if self.has_consensus else []
         contributions = self.ranker.contributions
         return {
             "name": self.served.name,
@@ -121,8 +121,8 @@ class Explorer:
             note = UNLEARNED
         elif self.has_consensus:
             lists = self.run.best[CONSENSUS].lists
-            unasked = lists is not None and int(lists[user, 0]) < 0
-            note = NO_VOTES if votes is None else UNASKED if unasked else None
+            no_list = lists is not None and int(lists[user, 0]) < 0
+            note = NO_VOTES if votes is None else NO_CONSENSUS if no_list else None
         data, rows = self.run.data, self.recommender.viewed
         pairs = slice(rows.indptr[user], rows.indptr[user + 1])  # sorted by user, then item
         items, codes, times = data.interactions.item[pairs], origin(data.parts[pairs]), data.interactions.timestamp
@@ -209,7 +209,7 @@ class Explorer:
         user, head = self.served.user(text), self.run.best_head()
         self.served.user_index(user, "path.user")
         ids, scores = self.recommender.similar_users(user, k, head=head, frame="arrays")
-        uses = self.users.popularity[[place_of(self.recommender.user_ids, each) for each in ids.tolist()]]
+        uses = self.users.popularity[[position_of(self.recommender.user_ids, each) for each in ids.tolist()]]
         rows = zip(ids.tolist(), scores.tolist(), uses.tolist(), strict=True)
         return {
             "user": user, "head": head,
@@ -232,14 +232,14 @@ class Explorer:
         return item
 
     def _of_fixed_voters(
-        self, stored: Votes, user: int, k: int, hidden: Indices, rules: Rules | None
+        self, stored: Votes, user: int, k: int, hidden: Indices, rules: AppliedRules | None
     ) -> dict[str, Listed]:
         """Return the stored list of each fixed voter, which has no vectors to rank with and no scores."""
         lists: dict[str, Listed] = {}
         open_ = np.ones(self.ranker.n_items, bool) if rules is None or rules.shown is None else rules.shown.copy()
         open_[hidden] = False
         for voter, name in enumerate(stored.names):
-            if name in self.run.settings.fixed_voters:
+            if name in self.run.fixed_voters:
                 items = stored.items[voter, user].astype(np.int64)
                 lists[name] = items[(items >= 0) & open_[items]][:k], None
         return lists
@@ -252,7 +252,7 @@ class Explorer:
         terms = {} if user is None or contributions is None else contributions.of_user(user)
         return {
             item: (
-                [{"item": self._id(used[place]), "share": share} for place, share in each],
+                [{"item": self._id(used[position]), "share": share} for position, share in each],
                 terms[item].tolist() if item in terms else None,
             )
             for item, each in zip(items, speaking, strict=True)

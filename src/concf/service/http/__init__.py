@@ -1,1 +1,1 @@
-"""HTTP around the routes: what they declare, who may ask, what is observed, and connections."""
+"""HTTP around the routes: endpoints, access control, monitoring, connections."""

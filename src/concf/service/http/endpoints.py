@@ -59,15 +59,15 @@ class Endpoint:
     handler: (parts of the path, checked query or body) -> bytes of JSON, parts of them, a value for JSON or a
              response. A coroutine is answered in the event loop, a plain function in a thread: within the deadline,
              and not if the caller has left. An iterator is a batch: its parts are computed one by one as they are sent
-    asked:   the form of the query (GET) or the body (POST); answer: that of the answer, None if it is not JSON
+    request: the form of the query (GET) or the body (POST); answer: that of the answer, None if it is not JSON
     """
 
     def __init__(
-        self, method: Literal["GET", "POST"], path: str, handler: Handler, threads: Threads, asked: Any, answer: Any,
+        self, method: Literal["GET", "POST"], path: str, handler: Handler, threads: Threads, request: Any, answer: Any,
         summary: str, tag: str,
     ) -> None:  # fmt: skip
         self.method, self.path, self.handler, self.threads = method, path, handler, threads
-        self.asked, self.answer, self.summary, self.tag = TypeAdapter(asked), answer, summary, tag
+        self.request, self.answer, self.summary, self.tag = TypeAdapter(request), answer, summary, tag
         self.template, self.ids = path.replace(":id}", "}"), re.findall(r"{(\w+):id}", path)
         self.in_loop = inspect.iscoroutinefunction(handler)
         self.is_batch = inspect.isgeneratorfunction(handler)
@@ -83,7 +83,7 @@ class Endpoint:
         if self.method == "GET":
             query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
             try:
-                work = partial(self.handler, path, self.asked.validate_python(query))
+                work = partial(self.handler, path, self.request.validate_python(query))
             except ValidationError as error:
                 raise invalid(error, "query") from None
             if self.in_loop:
@@ -101,10 +101,10 @@ class Endpoint:
 
     def _with_body(self, path: dict[str, str], body: bytes) -> object:
         try:
-            asked = self.asked.validate_json(body)
+            body_form = self.request.validate_json(body)
         except ValidationError as error:
             raise invalid(error, "body") from None
-        return self.handler(path, asked)
+        return self.handler(path, body_form)
 
     async def _attended(self, work: Callable[[], object], scope: Scope, receive: Receive, send: Send) -> None:
         """Compute and send the answer within the deadline; cancel when the caller disconnects."""
@@ -125,7 +125,7 @@ class Endpoint:
                             await answer.at_once(_response(await cast("Awaitable[object]", work())))
                         else:
                             await answer.at_once(await self.threads.run(lambda: _response(work())))
-                    except Exception as error:  # out of the group as it is, not as one of several
+                    except Exception as error:  # re-raised alone, not as an exception group
                         problem = error
                 group.cancel_scope.cancel()
         finally:
@@ -185,12 +185,12 @@ class Endpoints:
         self.all: list[Endpoint] = []
 
     def __call__(
-        self, method: Literal["GET", "POST"], path: str, asked: Any, answer: Any, summary: str
+        self, method: Literal["GET", "POST"], path: str, request: Any, answer: Any, summary: str
     ) -> Callable[[H], H]:
         """Declare a route; see `Endpoint`."""
 
         def add(handler: H) -> H:
-            self.all.append(Endpoint(method, path, handler, self.threads, asked, answer, summary, self.tag))
+            self.all.append(Endpoint(method, path, handler, self.threads, request, answer, summary, self.tag))
             return handler
 
         return add

@@ -35,14 +35,16 @@ REFERENCE = "#/components/schemas/{model}"
 
 def document(endpoints: Sequence[Endpoint], limits: Limits, access: Access) -> dict[str, Any]:
     """The document, with the limits and the tokens of this service."""
-    asked = [(f"asked {at}", "validation", each.asked) for at, each in enumerate(endpoints) if each.method == "POST"]
+    requests = [
+        (f"request {at}", "validation", each.request) for at, each in enumerate(endpoints) if each.method == "POST"
+    ]
     answers: list[Any] = [
         (f"answer {at}", "serialization", TypeAdapter(each.answer))
         for at, each in enumerate(endpoints)
         if each.answer is not None
     ]
     problem: Any = ("problem", "serialization", TypeAdapter(ProblemDetails))
-    forms, components = TypeAdapter.json_schemas([*asked, *answers, problem], ref_template=REFERENCE)  # type: ignore[list-item]
+    forms, components = TypeAdapter.json_schemas([*requests, *answers, problem], ref_template=REFERENCE)  # type: ignore[list-item]
     schemas = {name: form for (name, _), form in forms.items()}
     paths: dict[str, Any] = {}
     for at, each in enumerate(endpoints):
@@ -76,7 +78,7 @@ def _operation(endpoint: Endpoint, at: int, schemas: dict[str, Any]) -> dict[str
         "operationId": f"{endpoint.method.lower()}{re.sub(r'[^a-z]+', '_', endpoint.template)}", "responses": responses,
     }  # fmt: skip
     if endpoint.method == "POST":
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[f"asked {at}"]}}}
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[f"request {at}"]}}}
     return operation
 
 
@@ -87,7 +89,7 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     ]
     if endpoint.method == "POST":
         return in_path
-    query = endpoint.asked.json_schema().get("properties", {}).items()
+    query = endpoint.request.json_schema().get("properties", {}).items()
     return in_path + [
         {"name": name, "in": "query", "required": False, "description": form.pop("description", ""), "schema": form}
         for name, form in query

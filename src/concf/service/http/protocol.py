@@ -24,17 +24,17 @@ class LimitedConnection(HttpToolsProtocol):
     max_connections: int
     waiting: dict[LimitedConnection, None]  # those without a request, the longest first
     _timer: asyncio.TimerHandle | None = None  # runs while the head of a request is expected
-    _reading: asyncio.TimerHandle | None = None  # runs while more than a little waits to be read
+    _reading: asyncio.TimerHandle | None = None  # runs while the send buffer is full
     _in_head = False
     _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        """Expect a request. Where there are too many, one that waits for none makes room, or this one is refused."""
+        """Expect a request. If there are too many connections, close an idle one, or else refuse this one."""
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
             other = next(iter(self.waiting), self)
             self.waiting.pop(other, None)
-            if other.is_fresh:  # it never had an answer, and is told why
+            if other.is_fresh:  # it has had no answer yet, so it is told why
                 other._refuse(503, "busy", f"{self.max_connections} connections are open; try again in a moment")
             else:
                 other.transport.close()
@@ -44,7 +44,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it never had a request."""
+        """Whether the connection has had no request yet."""
         return self.cycle is None
 
     def data_received(self, data: bytes) -> None:
@@ -81,12 +81,12 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)  # which resumes writing
 
     def pause_writing(self) -> None:
-        """Too much waits to be read by the caller, for a time."""
+        """The send buffer is full: start the timer of `send_seconds`."""
         super().pause_writing()
         self._reading = self.loop.call_later(self.send_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It was read."""
+        """The caller has read: stop that timer."""
         super().resume_writing()
         if self._reading is not None:
             self._reading.cancel()
