@@ -33,6 +33,7 @@ MODELS = (
     "popularity", "recent-popularity", "decayed-popularity", "itemknn", "rp3beta", "als", "als-decayed", "ease",
     "ease-decayed", "slist", "als-sequence", "concf:strong",
 )  # fmt: skip
+SASREC = {"beauty": "amazon-beauty", "yelp": "yelp-2019", "ciao": "ciao"}  # names of its lines
 USERS = {"warm": "warm users", "everyone": "everyone"}
 
 
@@ -84,7 +85,8 @@ def tables() -> dict[str, str]:
         for entrant in line["entrants"]:
             cells.setdefault((line["key"]["data"], entrant["model"]), {})[line["key"]["cut"]] = entrant
     for line in lines("sasrec"):
-        cells.setdefault((line["data"], "SASRec (RecTools)"), {})[line["cut"]] = line
+        if line["part"] == "test":
+            cells.setdefault((SASREC[line["data"]], "SASRec (RecTools)"), {})[line["cut"]] = line["test"]
     found = {}
     for data in DATA:
         rows = []

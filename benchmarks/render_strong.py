@@ -204,7 +204,7 @@ def pages() -> dict[Path, dict[str, str]]:
     large = lines("strong-large")[-1]
     tables = {
         "refitted": comparison(ROWS),
-        "by-time-and-sparse": comparison(GUARDS),
+        "sparse": comparison(GUARDS[1:]),
         "refitting": summary(),
         "seconds-gpu": f"{alone()}; 138,000 users x 27,000 items, simulated, {large['pairs']:,} training pairs: "
         f"{large['seconds']:.0f} s and {large['GiB']:.1f} GiB.",

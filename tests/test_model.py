@@ -28,9 +28,10 @@ ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp(), "mf": factorisation(), "light
 SHARING: list[Sharing] = ["full", "layer", "embedding", "none"]
 PAIRS = [("mlp", "full"), ("mlp", "layer"), ("mf", "embedding"), ("lightgcn", "none")]
 SETTINGS = choose_settings("reference", changes={"model": {"layers": 2}})
+NAMES = tuple(name for name in OBJECTIVES if not name.startswith("only-votes"))  # rows of process_worker.py
 
 
-def model(encoder: str, sharing: Sharing = "embedding", names: tuple[str, ...] = tuple(OBJECTIVES)) -> Model:
+def model(encoder: str, sharing: Sharing = "embedding", names: tuple[str, ...] = NAMES) -> Model:
     torch.manual_seed(3)
     return Model(TRAIN, choose(names), dimensions=16, encoder=ENCODERS[encoder], sharing=sharing, initial_std=1.0)
 
@@ -49,7 +50,7 @@ def test_every_head_ranks_by_its_exported_vectors(encoder: str, sharing: Sharing
         assert ranked.tolist() == np.argsort(-table, axis=1, kind="stable").tolist(), name
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
 def test_vectors_offset_and_bias_make_the_score_that_the_loss_sees(name: str) -> None:
     made = model("mlp")
     place = made.names.index(name)
@@ -67,7 +68,7 @@ def count(made: Model) -> dict[str, int]:
 
 
 def test_sharing_counts_its_parameters() -> None:
-    heads, embeddings, first, second = len(OBJECTIVES), 16 * (USERS + ITEMS), 16 * 8 + 8, 8 * 4 + 4
+    heads, embeddings, first, second = len(NAMES), 16 * (USERS + ITEMS), 16 * 8 + 8, 8 * 4 + 4
     expected = {
         "full": (embeddings, first + second),
         "layer": (embeddings, first + heads * second),
