@@ -236,7 +236,7 @@ def fit(task: Task, folder: Path) -> Line:
         "device": torch.cuda.get_device_name() if cuda else platform.machine(),
         "versions": {name: version(name) for name in ("rectools", "torch", "pytorch-lightning", "numpy")},
         "python": platform.python_version(),
-        "commit": os.environ.get("CONCF_COMMIT"),
+        "provenance": {"commit": os.environ.get("CONCF_COMMIT")},
     }
     return line
 
