@@ -59,7 +59,10 @@ def measure(folder: Path, results: Path, jobs: int, only: list[str]) -> None:
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(entrants, folder, key): key for key in keys}
         for future in as_completed(futures):
-            key = futures[future]
+            key, error = futures[future], future.exception()
+            if error is not None:  # such as a GPU without memory for so many jobs: measured in the next call
+                print(key, repr(error)[:200], flush=True)
+                continue
             log.add(key, {"entrants": future.result()})
             print(key, {each["model"]: round(each["warm"][METRICS[0]], 4) for each in future.result()}, flush=True)
 
