@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import torch
 from measuring import RESULTS
 from sources import DOCS, lines, render
 
@@ -71,6 +72,8 @@ def entrants(folder: Path, key: dict[str, Any]) -> list[dict[str, Any]]:
     """Tune and test a model at a cut; a preset has two entrants, its consensus and its head."""
     split = Split.load(folder / f"{key['data']}-{key['cut']}")
     compared = compare(split, [key["model"]], seeds=1, metrics=METRICS)
+    if torch.cuda.is_available():  # other processes need the memory
+        torch.cuda.empty_cache()
     return [
         {
             "model": entrant.name, "settings": entrant.settings, "at_grid_edge": entrant.edges,
