@@ -125,6 +125,8 @@ def test_voters_that_know_times_fold_histories_in() -> None:
     assert fitted.map is not None
     assert torch.allclose(histories.user, torch.from_numpy(log @ item.numpy()) @ fitted.map, atol=1e-5)
     assert as_set.shape == histories.user.shape
+    nothing = SequenceALS().fit(log, times=times, item=torch.zeros(15, 4))
+    assert not nothing.user.any()
     slist = SLIST(memory=None)
     scores = slist.fit(log, times=times)
     assert np.allclose(rank(slist.fold_in(scores, log), np.arange(11), 5), rank(scores, np.arange(11), 5))

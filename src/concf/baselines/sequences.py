@@ -24,6 +24,7 @@ from concf.baselines.timed import ages
 from concf.evaluation.scorers import Factors, ScoreFunction
 from concf.runtime.settings import Settings
 
+LEAST_RIDGE = 1e-12  # so that a model of zeros, to which a strong penalty may lead ALS, has a map
 TERMS = 1 << 22  # pairs of pairs that are added at a time
 
 
@@ -183,7 +184,7 @@ class SequenceALS(ALS):
             gram += before.T @ before  # 0 in the first step
             cross += before.T @ (added / torch.bincount(row)[:, None])
             history[users] = before * fade + added
-        gram.diagonal().add_(self.ridge * gram.trace() / d + torch.finfo(torch.float64).tiny)
+        gram.diagonal().add_(self.ridge * gram.trace() / d + LEAST_RIDGE)
         mapped = torch.linalg.solve(gram, cross).to(item)
         return Sequenced(history @ mapped, item, map=mapped)
 
