@@ -21,8 +21,8 @@ from concf.data.split import Split
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
 from concf.models import load_run, train
-from concf.strong.clock import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock
 from concf.strong.decision import earlier_window, taken
+from concf.strong.features import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock
 from concf.strong.run import StrongRun
 from concf.strong.update import update
 from tests.small_recipe import assert_same

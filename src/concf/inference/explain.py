@@ -18,8 +18,7 @@ from concf.inference.lookup import Id
 from concf.runs.run import Run
 from concf.runtime.text_tables import settings_line
 from concf.strong import reranker
-from concf.strong.clock import ITEM_FEATURES as TREND_FEATURES
-from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
+from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, TREND_FEATURES, HeadFeatures, Histories
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT, TIME
 

@@ -9,21 +9,27 @@ that are fitted in one window and do harm in the next are not taken.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
 
+from concf.baselines.als import ALS
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
 from concf.data.parts import TEST, TRAIN, VALID
 from concf.data.split import Split
 from concf.evaluation.scorers import Factors, Offset
 from concf.evaluation.validation import Validation, sample
-from concf.strong.clock import Clock
+from concf.runtime.process_group import ProcessGroup
+from concf.strong.features import Clock
 from concf.strong.reranker import TOP, Context, Reranker, Weights
-
-if TYPE_CHECKING:
-    from concf.strong.recipe import Recipe
+from concf.strong.run import StrongRun
+from concf.strong.search import Plan
+from concf.strong.settings import StrongSettings
 
 FEWEST = 100  # users of the earlier window; with fewer, times are not used
 SWEEPS = 2  # of ALS before the earlier window, from the vectors of the training part
@@ -32,7 +38,46 @@ GROUPS = {"none": (False, False), "voters": (True, False), "features": (False, T
 Gains = dict[str, list[float]]  # of the groups but "none": mean gain of a user, and its standard error
 
 
-def decide(recipe: Recipe, timed: list[str]) -> Gains:
+class Ensemble(Protocol):
+    """What a decision needs of a `Recipe`."""
+
+    data: Split
+    run: StrongRun
+    settings: StrongSettings
+    plan: Plan
+    searched: Validation
+    seed: int
+    device: torch.device
+    group: ProcessGroup
+    own: slice
+    top_k: int
+    chosen: dict[str, dict[str, float]]
+    vectors: dict[str, tuple[Tensor, Tensor]]
+
+    @property
+    def fixed(self) -> list[str]:
+        """Voters without vectors."""
+
+    @property
+    def least_std(self) -> float:
+        """Lower bound of the standard deviation of an item's scores."""
+
+    def solver(self, log: csr_array, factors: int | None = None) -> ALS:
+        """The ALS of a log [users, items]."""
+
+    def seen(self, log: csr_array) -> csr_array:
+        """[local users, items] pairs that are never recommended."""
+
+    def local(self, log: csr_array) -> csr_array:
+        """[local users, items] rows of a log."""
+
+    def fit_fixed(
+        self, name: str, log: csr_array, settings: Mapping[str, float], times: csr_array | None, item: Tensor | None
+    ) -> Any:
+        """A voter without vectors, fitted to a log."""
+
+
+def decide(recipe: Ensemble, timed: list[str]) -> Gains:
     """Measure what the groups are worth beside the others; nothing if too few users can be evaluated."""
     earlier = earlier_window(recipe.data)
     if earlier is None:
@@ -83,7 +128,7 @@ def _gain(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> list[float]
 class Window:
     """The small ensemble, fitted to the training part of a split, with its lists for the users of a validation."""
 
-    def __init__(self, recipe: Recipe, data: Split, validation: Validation, vectors: Any, timed: list[str]) -> None:
+    def __init__(self, recipe: Ensemble, data: Split, validation: Validation, vectors: Any, timed: list[str]) -> None:
         self.recipe, self.validation, log, times = recipe, validation, data.train, data.times(["train"])
         k, seen, factors = max(recipe.top_k, validation.depth), recipe.seen(log), Factors(*vectors)
         self.plain, self.timed = [by_factors("als-a", factors, seen, validation.users, k)], list[Voter]()

@@ -31,7 +31,7 @@ from concf.consensus.voters import (
 )
 from concf.evaluation.scorers import Factors, Scorer
 from concf.runs.fold_in import Agreed, FoldIn, Solve
-from concf.strong.clock import Clock
+from concf.strong.features import Clock
 from concf.strong.reranker import Context, Reranker, Weights
 from concf.strong.settings import STUDENT, StrongSettings
 from concf.strong.softmax import UserSoftmax

@@ -43,8 +43,8 @@ from concf.runtime.arguments import derive_seed
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import search
-from concf.strong.clock import Clock
 from concf.strong.decision import decide, taken
+from concf.strong.features import Clock
 from concf.strong.reranker import TOP, Context, Reranker, Weights
 from concf.strong.run import StrongRun
 from concf.strong.search import PLANS, list_length, n_consensus_users

@@ -38,8 +38,7 @@ from concf.errors import DataError
 from concf.evaluation.scorers import Factors
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.strong.clock import TIME_FEATURES, Clock
-from concf.strong.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
+from concf.strong.features import N_FEATURES, PAIR_FEATURES, TIME_FEATURES, Clock, HeadFeatures, Histories
 from concf.strong.stacking import TrainingSet, fit_weights
 
 TEMPERATURES = (0.25, 1.0, 4.0)  # t / T

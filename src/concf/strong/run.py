@@ -13,7 +13,7 @@ from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
-from concf.strong.clock import Clock
+from concf.strong.features import Clock
 from concf.strong.fold_in import StrongFoldIn
 from concf.strong.settings import STUDENT, TIME, VALIDATED, StrongSettings
 
