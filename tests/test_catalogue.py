@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from small_run import CLI
 
 from concf.data.catalogue import (
     CATALOGUE,
@@ -34,7 +35,6 @@ from concf.data.prepare import prepare
 from concf.data.reading.scan import Reading
 from concf.errors import ConfigError, DataError
 
-Run = Callable[..., tuple[int, str, str]]
 FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
 TEN_AND_TEN = Filter(min_user=10, min_item=10)
 CHECKINS = Filter(min_user=20, counts="raw")
@@ -202,7 +202,7 @@ def test_options_that_do_not_fit_a_published_split_are_refused(options: dict[str
         prepare("gowalla", protocol="given", **({"valid": 0.05} | options if options else {}))
 
 
-def test_offline_it_says_what_to_put_where(concf: Run, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_it_says_what_to_put_where(concf: CLI, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MIRROR_VARIABLE, "http://127.0.0.1:9")
     code, out, err = concf("data", "fetch", "foursquare")
     assert (code, out) == (2, "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
+from small_run import CLI
 
 import concf as package
 from concf.data.catalogue import HOME_VARIABLE, load
@@ -17,11 +17,10 @@ from concf.data.simulate import Simulation
 from concf.errors import ConcfWarning, command_line, note, option
 from concf.runtime.provenance import VERSION, provenance
 
-Run = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_acceptance_example(concf: Run, real_data: Path, tmp_path: Path) -> None:
+def test_the_acceptance_example(concf: CLI, real_data: Path, tmp_path: Path) -> None:
     code, out, _ = concf(
         "prepare", "citeulike", "--protocol", "released", "--seed", 0, "--out", tmp_path / "x", "--json"
     )
@@ -36,7 +35,7 @@ def test_the_acceptance_example(concf: Run, real_data: Path, tmp_path: Path) -> 
     assert json.loads(out)["split_hash"] == report["split_hash"]
 
 
-def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
+def test_prepare_then_compare(concf: CLI, tmp_path: Path) -> None:
     Simulation(users=100, items=80, events=3000).draw(0).write_csv(tmp_path / "log.csv")
     assert concf("prepare", tmp_path / "log.csv", "--protocol", "random", "--out", tmp_path / "d")[0] == 0
     words = ["compare", tmp_path / "d", "--models", "popularity,ease", "--seeds", 2, "--markdown", tmp_path / "t.md"]
@@ -51,13 +50,13 @@ def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
     assert (code, "Holm" in out, "fitted on training pairs" in out) == (0, True, True)
 
 
-def test_statistics_of_a_log(concf: Run, tmp_path: Path) -> None:
+def test_statistics_of_a_log(concf: CLI, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("user,item\n1,a\n2,b\n1,b\n")
     code, out, _ = concf("data", "stats", tmp_path / "log.csv")
     assert (code, "75.000%" in out) == (0, True), out
 
 
-def test_data_commands(concf: Run, real_data: Path) -> None:
+def test_data_commands(concf: CLI, real_data: Path) -> None:
     code, out, _ = concf("data", "list", "--json")
     assert code == 0
     assert {row["name"]: row["here"] for row in json.loads(out)["data"]}["citeulike"] is True
@@ -71,7 +70,7 @@ def test_data_commands(concf: Run, real_data: Path) -> None:
     assert out.strip().endswith("users.dat")
 
 
-def test_help_teaches(concf: Run) -> None:
+def test_help_teaches(concf: CLI) -> None:
     for words in ([], ["train"], ["data", "stats"]):
         code, out, _ = concf(*words, "--help")
         assert code == 0
@@ -108,7 +107,7 @@ def test_a_note_is_a_warning_in_python_and_a_line_on_the_command_line(capsys: py
     assert option("min_item") == "min_item="
 
 
-def test_doctor_says_versions_devices_and_places(concf: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_says_versions_devices_and_places(concf: CLI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "not" / "made"))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda k: "H200")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-import torch
+from small_run import CLI
 
 from concf.cli.app import main
 from concf.data.simulate import Simulation
@@ -21,9 +21,6 @@ from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 Patch = pytest.MonkeyPatch
 WORDS = (
     "objectives=bpr,cml,multinomial", "model.dimensions=8", "model.initial_std=0.5", "training.epochs=4",
@@ -37,7 +34,6 @@ TEXT = LOG.select(
 
 
 def trained(log: pl.DataFrame, folder: Path) -> Path:
-    torch.set_num_threads(1)
     log.write_csv(folder / "log.csv")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["concf", *map(str, ("train", folder / "log.csv", "--out", folder / "run", *SETS))])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
-from small_run import SETS, SMALL, contents, history, small_data
+from small_run import CLI, SETS, SMALL, contents, history
 
 import concf as library
 from concf.data.split import Split
@@ -22,25 +20,8 @@ from concf.runs.checkpoint import RUN
 from concf.runs.watchers import TensorBoard, metrics_of
 from concf.runtime.settings import read_toml
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 ROWS = [*FIVE, "R-consensus", "consensus"]
 RANKED = [0, 2, 4, 6, 8, 9]  # epochs
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("data") / "small")
-
-
-@pytest.fixture(scope="module")
-def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run."""
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("run") / "run"
-    train(Split.load(data), choose_settings("reference", words=SMALL), out=folder)
-    return folder
 
 
 def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
@@ -82,19 +63,19 @@ def test_settings_come_from_the_preset_then_the_file_then_the_words(concf: CLI, 
     assert (chosen["model"]["encoder"], chosen["consensus"]["newest_votes"]) == ("mf", False)
 
 
-def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, run: Path, tmp_path: Path) -> None:
+def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, whole: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "run")
     for words in (["train", *out], ["train", tmp_path, *out], ["train", data], ["evaluate", tmp_path],
-                  ["evaluate", run, "--on", "train"], ["evaluate", run, "--at", "many"]):  # fmt: skip
+                  ["evaluate", whole, "--on", "train"], ["evaluate", whole, "--at", "many"]):  # fmt: skip
         assert concf(*words)[0] == 2
     moved, elsewhere = tmp_path / "moved", tmp_path / "elsewhere"
     Split.load(data).save(moved)
-    shutil.copytree(run, elsewhere)
-    description = json.loads((run / RUN).read_text())
+    shutil.copytree(whole, elsewhere)
+    description = json.loads((whole / RUN).read_text())
     (elsewhere / RUN).write_text(json.dumps(description | {"data_folder": str(tmp_path / "gone")}))
     code, _, err = concf("evaluate", elsewhere)
     assert (code, f"was in {tmp_path / 'gone'}" in err) == (2, True)
-    assert concf("evaluate", elsewhere, "--data", moved)[1] == concf("evaluate", run)[1]
+    assert concf("evaluate", elsewhere, "--data", moved)[1] == concf("evaluate", whole)[1]
 
 
 def test_ctrl_c_says_how_to_go_on(concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,25 +105,25 @@ def test_tensorboard_shows_what_the_history_holds(data: Path, tmp_path: Path) ->
     assert list(shown["validation/consensus"]) == RANKED
 
 
-def test_recommendations_replace_no_log(run: Path, tmp_path: Path, concf: CLI) -> None:
+def test_recommendations_replace_no_log(whole: Path, tmp_path: Path, concf: CLI) -> None:
     before, texts = (
-        contents(run),
+        contents(whole),
         {"log.csv": "user_id,item_id\n1,2\n", "log.jsonl": "12\n", "log.parquet": "no Parquet"},
     )
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-        code, _, err = concf("recommend", run, "--users", 1, "-k", 3, "--out", tmp_path / name)
+        code, _, err = concf("recommend", whole, "--users", 1, "-k", 3, "--out", tmp_path / name)
         assert (code, "it is left alone" in err) == (2, True)
         assert (tmp_path / name).read_text(encoding="utf-8") == text
-    assert (concf("recommend", run, "--out", run / "users.parquet")[0], contents(run)) == (2, before)
+    assert (concf("recommend", whole, "--out", whole / "users.parquet")[0], contents(whole)) == (2, before)
 
 
-def test_recommendations_replace_those_of_before(run: Path, tmp_path: Path, concf: CLI) -> None:
+def test_recommendations_replace_those_of_before(whole: Path, tmp_path: Path, concf: CLI) -> None:
     for kind, read in {"csv": pl.read_csv, "jsonl": pl.read_ndjson, "parquet": pl.read_parquet}.items():
         out = tmp_path / f"recs.{kind}"
         out.touch()  # an empty file is replaced too
         for k in (5, 3):
-            assert concf("recommend", run, "--users", "1,2", "-k", k, "--out", out)[0] == 0
+            assert concf("recommend", whole, "--users", "1,2", "-k", k, "--out", out)[0] == 0
             assert len(read(out)) == 2 * k
 
 
@@ -164,9 +145,9 @@ def test_recommendations_replace_those_of_before(run: Path, tmp_path: Path, conc
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_and_writes_nothing(
-    line: str, key: str, data: Path, run: Path, tmp_path: Path, concf: CLI
+    line: str, key: str, data: Path, whole: Path, tmp_path: Path, concf: CLI
 ) -> None:
-    places = {"DATA": data, "RUN": run, "NEW": tmp_path / "new"}
+    places = {"DATA": data, "RUN": whole, "NEW": tmp_path / "new"}
     code, out, err = concf(*(places.get(word, word) for word in line.split()))
     assert (code, out, key in err, "Traceback" in err) == (2, "", True, False), err
     assert not (tmp_path / "new").exists()

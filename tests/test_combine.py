@@ -40,7 +40,6 @@ from concf.strong.settings import STUDENT
 from concf.strong.students import SOLVED_BY
 
 pytestmark = [
-    pytest.mark.usefixtures("on_one_thread"),
     pytest.mark.filterwarnings("ignore:Method expects CSR input"),
 ]
 

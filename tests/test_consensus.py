@@ -22,8 +22,6 @@ from concf.models import choose_settings
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 STEPS = 2**40
 Votes = list[list[list[int]]]  # [heads][times] one user's list of items
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_run import CLI
 
 import concf.cli.demo_run as subject
 from concf.data.simulate import DEMO
@@ -16,9 +16,6 @@ from concf.inference.recommender import Recommender
 from concf.models import PRESETS, load_run
 from concf.service.loading import Loader
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 SHORT = {"dimensions": 8}
 SMALL = DEMO.model_copy(update={"users": 150, "items": 120, "events": 3500, "tastes": 8})
 ALL = {"popularity", "itemknn", "ease", "rp3beta", "puresvd", "ials"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
+from small_run import CLI
 
 import concf as library
 from concf.data.prepare import prepare
@@ -19,9 +19,6 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 Model = library.ConCF
 TINY: dict[str, Any] = {
     "objectives": ["bpr", "cml", "multinomial"],
@@ -38,7 +35,6 @@ def tiny(**settings: Any) -> Model:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    torch.set_num_threads(1)
     return tiny().fit(LOG)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_run import CLI
 
 from concf.baselines.ease import EASE
 from concf.comparison.compare import compare
@@ -23,7 +24,6 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.models import choose_settings, train
 
-CLI = Callable[..., tuple[int, str, str]]
 QUICK = {
     "training.epochs": [2], "training.metric": ["recall@20"], "consensus.every": [1], "consensus.window": [2],
     "training.batch": [512], "balance.on": [False],

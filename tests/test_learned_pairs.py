@@ -19,7 +19,6 @@ from concf.models import choose_settings, train
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 PROTOCOLS = ["released", "random", "time", "new-items"]
 
 

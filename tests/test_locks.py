@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 from skipping import posix
-from small_run import LONG, QUIET, assert_same_end, contents, small_data, stopped_run, trained_run
+from small_run import CLI, LONG, QUIET, assert_same_end, contents
 
 from concf.data.split import Split
 from concf.errors import ConcfWarning
@@ -27,25 +26,7 @@ from concf.models import load_run, train
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS
 from concf.service.loading import Loader
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 WAIT = 120
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("data") / "small")
-
-
-@pytest.fixture(scope="module")
-def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stopped_run(data, tmp_path_factory.mktemp("stopped") / "run")
-
-
-@pytest.fixture
-def stopped(stopped_once: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
 
 
 HOLDER = """
@@ -71,7 +52,7 @@ def holder(stopped: Path) -> Iterator[subprocess.Popen[str]]:
 
 @posix
 def test_a_second_process_is_refused_until_the_first_is_killed(
-    concf: CLI, stopped: Path, holder: subprocess.Popen[str], data: Path, tmp_path: Path
+    concf: CLI, stopped: Path, holder: subprocess.Popen[str], whole: Path
 ) -> None:
     before = contents(stopped)
     code, out, err = concf("train", "--resume", "--out", stopped)
@@ -82,7 +63,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     holder.wait()
     assert f"process {holder.pid} on" in (stopped / LOCK).read_text()
     assert concf("train", "--resume", "--out", stopped)[0] == 0
-    assert_same_end(stopped, trained_run(data, tmp_path / "whole"))
+    assert_same_end(stopped, whole)
     assert sorted(contents(stopped)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
 
 

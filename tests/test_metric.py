@@ -24,8 +24,6 @@ from concf.reference.run import ReferenceRun
 from concf.reference.trainer import Trainer
 from concf.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 
 @cache
 def small() -> Split:

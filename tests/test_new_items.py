@@ -23,7 +23,7 @@ from concf.inference.rules import Rules
 from concf.inference.titles import Catalogue
 from concf.models import load_run
 
-pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore::concf.errors.ConcfWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::concf.errors.ConcfWarning")
 ARRAYS = np.random.default_rng(2)
 
 

@@ -28,8 +28,6 @@ from concf.reference.trainer import Trainer
 from concf.runs.settings import RunSettings
 from concf.strong.settings import StrongSettings
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 COLUMNS = ("paper", "released", "reference")
 EVERYONE: tuple[str, ...] = ()
 COLUMN_WISE = ("multinomial-users",)

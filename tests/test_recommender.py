@@ -11,15 +11,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import torch
 from literal_lists import CONSENSUSES, LOG, NON_VOTING, Listed, Trained, trained
 
 from concf.errors import ConfigError, DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
-
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +26,12 @@ def numbered() -> Trained:
 
 @pytest.fixture(scope="module")
 def named() -> Trained:
-    torch.set_num_threads(1)
     words = {"user": [f"Zoë {n}" for n in LOG["user_id"]], "item": [f"{'長' * (n % 7)}/{n}🎈" for n in LOG["item_id"]]}
     return trained(pl.DataFrame(words), "training.epochs=3", "objectives=bpr,cml,multinomial")
 
 
 @pytest.fixture(scope="module")
 def alone() -> Trained:
-    torch.set_num_threads(1)
     log = LOG.select(user="user_id", item="item_id")
     return trained(log, "training.epochs=1", "objectives=bpr", "consensus.non_voting=[]")
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import small_recipe
 from browsing import Page as Browsed
 from browsing import axe_script, browser, on_a_screen, violations
 from page_reader import Page, read_page
-from small_run import SMALL, contents, stopped_run
+from small_run import CLI, SMALL, contents, stopped_run
 
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
@@ -35,9 +34,6 @@ from concf.report.page import CURVES, intervals, looks_of, page
 from concf.runs.checkpoint import CHECKPOINT, RunFolder
 from concf.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_id", "item_id")
 NASTY = "</td></style><script>alert(\"{}\")</script><b onmouseover='x'>&amp;]]>\u202e\x01"
 CHANGES = ('consensus.non_voting=["cml"]', "training.metric=ndcg@5")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from document_runner import ROOT
+from small_run import CLI
 from test_experiments_small import SMALL, measured_again
 
 from concf.cli.app import main
@@ -24,9 +24,6 @@ from reproduction.plan import EXPERIMENTS, Cell, cells_of, choose_reference
 from reproduction.running import is_current, run_cells
 from reproduction.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 CELLS = [Cell(variant, "demo", "released", seed) for variant in ("statistics", "PCL") for seed in (0, 1)]
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_run import CLI
+from test_time_protocol import Event, first_times, frame
 
 from concf.baselines.factorisation import Popularity
 from concf.comparison.rolling import evaluate_rolling, rolling_splits
@@ -19,8 +21,6 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
-from tests.test_cli import Run
-from tests.test_time_protocol import Event, first_times, frame
 
 LOG = Simulation(users=150, items=60, events=5000).draw(3)
 DAY = 86_400
@@ -85,7 +85,7 @@ def test_a_run_is_trained_once_and_updated() -> None:
     assert updated[1]["warm"]["recall@10"] > 0.8 * trained[1]["warm"]["recall@10"]
 
 
-def test_the_command(concf: Run, tmp_path: Path) -> None:
+def test_the_command(concf: CLI, tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv")
     words = ["--cuts", 2, "--test", "40d", "--models", "popularity", "--plot", tmp_path / "over.svg", "--json"]
     code, shown, noted = concf("evaluate", tmp_path / "log.csv", *words)

@@ -20,8 +20,6 @@ from concf.inference.titles import Catalogue
 from concf.runs.checkpoint import RunFolder
 from concf.service.loading import Loader
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 CONDITION = "category in (1, 2) and price < 20"
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from small_run import SMALL, checkpoint, often, small_data
+from small_run import CLI, SMALL, checkpoint, often, small_data
 
 from concf.data.split import Split
 from concf.errors import DataError
@@ -21,9 +20,6 @@ from concf.models import choose_settings, load_run, train
 from concf.runs.checkpoint import CHECKPOINT
 from concf.runtime.files import BLANK, FIELD, PLACE, refuse_changed, seal
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 DAMAGED = r"checkpoint\.safetensors: cut short or damaged"
 seen = set[bytes]()  # the checksums of a run on its way
 

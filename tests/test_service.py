@@ -21,7 +21,6 @@ from concf.service.http.middleware import Access
 from concf.service.limits import Limits
 from concf.service.loading import Loader, Service
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 REFUSALS = ["400", "401", "404", "405", "409", "413", "422"]  # 413: lists longer than the document allows, too
 CONFIG = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}})
 APP = create_app(loaded(run_folder(), Limits(k=SHOWN)), Access(admin_token=ADMIN, hosts=("*",)))

@@ -19,11 +19,11 @@ from typing import Any
 
 import httpx
 import pytest
+from small_run import CLI
 from small_service import ADMIN, Client, loaded, problem, run_folder
 
 from concf.service.limits import Limits
 
-CLI = Callable[..., tuple[int, str, str]]
 SOON = 60.0  # on a loaded machine
 BATCH = {"users": list(range(30)) * 700, "k": 12, "by": "bpr", "viewed": True}
 CONNECTIONS = 40
@@ -164,7 +164,6 @@ def test_what_cannot_be_answered_is_told_so_and_the_connection_closed(
     assert (code, body["kind"]) == (status, kind)
 
 
-@pytest.mark.usefixtures("on_one_thread")
 def test_an_answer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(loaded(run_folder(), Limits(seconds=1.0, batches=1))) as client:
         model = client.service.model.recommender

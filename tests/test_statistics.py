@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_run import CLI
 
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
@@ -78,7 +78,7 @@ def test_columns_are_those_of_the_source(tmp_path: Path) -> None:
     assert columns_of(tmp_path / "lines.txt") == {}
 
 
-def test_the_command_prints_the_same(concf: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_the_command_prints_the_same(concf: CLI, tmp_path: Path) -> None:
     log = frame([(1, 1, 30), (1, 1, 2), (1, 2, 2), (2, 1, 0)]).with_columns(colour=pl.lit("red"))
     log.write_csv(tmp_path / "log.csv")
     code, out, _ = concf("data", "stats", tmp_path / "log.csv", "--json")

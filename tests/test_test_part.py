@@ -23,8 +23,6 @@ from concf.models import choose_settings, train
 from concf.runs.run import Run
 from concf.strong.combine import combine
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 STRONG: dict[str, Any] = {"dimensions": 8, "consensus": {"top_k": 12, "shown": 10}}
 SMALL: dict[str, Any] = {
     "model": {"dimensions": 8},

@@ -26,8 +26,6 @@ from concf.runs.run import Run
 from concf.runs.settings import RunSettings
 from concf.runtime.arguments import derive_seed
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 TAUGHT_EPOCHS = {"paper": [2], "released": [3, 4], "reference": [2]}  # the epochs in which a scaled preset teaches
 SEED = 5
 

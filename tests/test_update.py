@@ -33,7 +33,6 @@ from concf.strong.update import update
 from concf.strong.update_stages import Update, UpdateSettings, beside_neighbours
 
 pytestmark = [
-    pytest.mark.usefixtures("on_one_thread"),
     pytest.mark.filterwarnings("ignore:only .* of .* users are"),
     pytest.mark.filterwarnings("ignore:the re-ranker's weights are carried over"),
 ]

@@ -23,8 +23,6 @@ from concf.models import choose_settings
 from concf.reference.trainer import Trainer
 from concf.runs.settings import RunSettings
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 CPU = torch.device("cpu")
 
 

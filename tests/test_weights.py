@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy.sparse import csr_array
-from small_recipe import LOG, SMALL, assert_same, data, small, trained
+from small_recipe import CLI, LOG, SMALL, assert_same, data, small, trained
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.neighbours import RP3beta, Walks
@@ -38,8 +37,6 @@ from concf.reference.model import Model
 from concf.reference.objectives import UNOBSERVED, choose
 from concf.runs.run import Run
 from concf.strong import softmax
-
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 CPU = torch.device("cpu")
 DAY = 86_400
@@ -274,7 +271,6 @@ def test_a_row_twice_is_a_count_of_2_and_weights_change_the_lists(preset: str) -
     assert not torch.equal(*(torch.as_tensor(each.best["consensus"].lists) for each in (run, plain)))
 
 
-CLI = Callable[..., tuple[int, str, str]]
 WEIGHED = LOG.draw(1).with_columns(weight=pl.int_range(pl.len()) % 4 + 0.5)
 SETS = [word for name in ("dimensions=8", "training.metric=recall@5") for word in ("--set", name)]
 SETS += [word for name in ("top_k", "shown") for word in ("--set", f"consensus.{name}=12")]
