@@ -12,13 +12,11 @@ from small_run import CLI, SETS, SMALL, contents, history
 
 import concf as library
 from concf.data.split import Split
-from concf.errors import ConfigError
 from concf.models import choose_settings, train
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
 from concf.runs.checkpoint import RUN
 from concf.runs.watchers import TensorBoard, metrics_of
-from concf.runtime.settings import read_toml
 
 ROWS = [*FIVE, "R-consensus", "consensus"]
 RANKED = [0, 2, 4, 6, 8, 9]  # epochs
@@ -49,18 +47,6 @@ def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
         model = loaded.recommender(row["name"])
         evaluation = library.evaluate(model, Split.load(data), at=(5, 10), metrics=("recall", "ndcg", "coverage"))
         assert row == trained | {"means": evaluation.means()}
-
-
-def test_settings_come_from_the_preset_then_the_file_then_the_words(concf: CLI, data: Path, tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('[consensus]\nweight = 0.5\nclip = "none"\n[training]\nepochs = 3\n[model]\nencoder = "mf"\n')
-    words = ["--set", "training.epochs=1", "--set", "model.dimensions=8", "--set", "training.patience=none"]
-    code, _, err = concf("train", data, "--preset", "released", "--config", file, *words, "--out", tmp_path / "run")
-    assert (code, len(err.splitlines())) == (0, 1)
-    chosen = json.loads((tmp_path / "run" / RUN).read_text())["settings"]
-    assert (chosen["consensus"]["weight"], chosen["consensus"]["clip"]) == (0.5, None)
-    assert (chosen["training"]["epochs"], chosen["training"]["patience"]) == (1, None)
-    assert (chosen["model"]["encoder"], chosen["consensus"]["newest_votes"]) == ("mf", False)
 
 
 def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, whole: Path, tmp_path: Path) -> None:
@@ -127,23 +113,20 @@ def test_recommendations_replace_those_of_before(whole: Path, tmp_path: Path, co
             assert len(read(out)) == 2 * k
 
 
-@pytest.mark.parametrize(
-    ("line", "key"),
-    [
-        ("train DATA --out NEW --set consensus.wieght=1", "consensus.wieght"),
-        ("train DATA --out NEW --set consensus", "name=value"),
-        ("train DATA --out NEW --set consensus.weight=-1", "consensus.weight"),
-        ("train DATA --out NEW --single hinge", "'hinge'"), ("train DATA --out NEW --preset best", "'best'"),
-        ("train DATA --out NEW --preset reference --set model.sharing=none", "balance.on"),
-        ("train DATA --out NEW --config nowhere.toml", "nowhere.toml"),
-        ("train DATA --out NEW --device cuda:99", "--device cpu"),
-        ("train DATA --out NEW --preset reference --set model.dimensions=10000000000", "memory"),
-        ("compare DATA --metrics ,", "no metric"), ("compare DATA --models ,", "no model"),
-        ("compare DATA --markdown log.csv", "ends in .md"), ("evaluate RUN --metrics ,", "no metric"),
-        ("recommend RUN --users 1 -k 99999999", "consensus.shown"), ("recommend RUN --users ,", "names no user"),
-        ("recommend RUN --users 1 --items ,", "--items"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "key"), [
+    ("train DATA --out NEW --set consensus.wieght=1", "consensus.wieght"),
+    ("train DATA --out NEW --set consensus", "name=value"),
+    ("train DATA --out NEW --set consensus.weight=-1", "consensus.weight"),
+    ("train DATA --out NEW --single hinge", "'hinge'"), ("train DATA --out NEW --preset best", "'best'"),
+    ("train DATA --out NEW --preset reference --set model.sharing=none", "balance.on"),
+    ("train DATA --out NEW --config nowhere.toml", "nowhere.toml"),
+    ("train DATA --out NEW --device cuda:99", "--device cpu"),
+    ("train DATA --out NEW --preset reference --set model.dimensions=10000000000", "memory"),
+    ("compare DATA --metrics ,", "no metric"), ("compare DATA --models ,", "no model"),
+    ("compare DATA --markdown log.csv", "ends in .md"), ("evaluate RUN --metrics ,", "no metric"),
+    ("recommend RUN --users 1 -k 99999999", "consensus.shown"), ("recommend RUN --users ,", "names no user"),
+    ("recommend RUN --users 1 --items ,", "--items"),
+])  # fmt: skip
 def test_what_makes_no_sense_is_refused_and_writes_nothing(
     line: str, key: str, data: Path, whole: Path, tmp_path: Path, concf: CLI
 ) -> None:
@@ -171,11 +154,3 @@ def test_an_allocation_that_pytorch_refuses_ends_in_words(
     else:
         with pytest.raises(RuntimeError, match=message):
             concf("train")
-
-
-def test_settings_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    (tmp_path / "half.toml").write_text("a =")
-    for name in ("nowhere.toml", ".", "bytes.toml", "half.toml"):
-        with pytest.raises(ConfigError, match="cannot be read as TOML"):
-            read_toml(tmp_path / name)

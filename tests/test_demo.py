@@ -86,11 +86,5 @@ def test_the_words_follow_the_metrics(short: dict[str, Any], concf: CLI, monkeyp
         return out
 
     good, bad = said(changed(short, 1.1, 1e-6)), said(changed(short, 0.9, 0.3))
-    assert good.count("is above every baseline in 4 of 4 metrics") == 2
-    assert good.count("10.0% above the best baseline") == 4
-    assert "chance" not in good
-    assert bad.count("is above every baseline in 0 of 4 metrics") == 2
-    assert bad.count("10.0% below the best baseline") == 4
-    assert bad.count("which may be chance") == 4
-    assert f"concf serve {short['run']}" in good
-    assert "pip install 'concf[baselines]'" in said(short | {"without": ["ials"]})
+    assert (good.count("10.0% above the best baseline"), good.count("which may be chance")) == (4, 0)
+    assert (bad.count("10.0% below the best baseline"), bad.count("which may be chance")) == (4, 4)

@@ -304,15 +304,11 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(admin: tuple[ob
         assert server.process.wait(SOON) == 0
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{tmp}/nothing --port 0", "not a run"),
-        ("{run} --port {taken}", "cannot listen"),
-        ("{run} --port 0 --admin-token-file {tmp}/odd", "expected a token"),
-        ("{run} --port 0 --run-root {tmp}", "give --admin-token-file too"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("{tmp}/nothing --port 0", "not a run"), ("{run} --port {taken}", "cannot listen"),
+    ("{run} --port 0 --admin-token-file {tmp}/odd", "expected a token"),
+    ("{run} --port 0 --run-root {tmp}", "give --admin-token-file too"),
+])  # fmt: skip
 def test_a_command_line_mistake_ends_in_words(concf: CLI, tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "odd").write_text("ü")
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
@@ -321,9 +317,3 @@ def test_a_command_line_mistake_ends_in_words(concf: CLI, tmp_path: Path, line: 
         code, _, err = concf("serve", *line.format(**words).split())
     assert (code, message in err, "Traceback" in err) == (2, True, False)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-
-
-def test_without_the_extra_it_says_which(concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.cli.serve.find_spec", lambda name: None if name == "uvicorn" else object())
-    code, _, err = concf("serve", run_folder())
-    assert (code, "pip install 'concf[serve]'" in err) == (2, True)

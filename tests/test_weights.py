@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy.sparse import csr_array
-from small_recipe import CLI, LOG, SMALL, assert_same, data, small, trained
+from small_recipe import CLI, LOG, assert_same, data, small, trained
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.neighbours import RP3beta, Walks
@@ -28,7 +28,6 @@ from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
-from concf.inference.estimator import ConCF
 from concf.models import choose_settings, load_run, train
 from concf.reference.batches import Batch, Sampler
 from concf.reference.encoders import factorisation
@@ -289,12 +288,9 @@ def test_a_run_knows_its_weights_and_is_loaded_with_them(log: Path, tmp_path: Pa
     assert code == 0, err
     run, settings = load_run(tmp_path / "run"), Weighting(function="log", half_life="60d")
     assert run.settings.weights == run.data.weights == settings
-    frame = ConCF(budget="fast", weights={"function": "log", "half_life": "60d"}, **SMALL).fit(WEIGHED)
-    assert (frame.run.log != run.log).nnz == 0
     assert len(np.unique(run.log.data)) > 20
     other = train(run.data.weighted(UNWEIGHTED), run.settings, seed=0)  # the settings decide
     assert other.data.weights == settings
-    assert frame.recommend(k=9).equals(ConCF.load(tmp_path / "run").recommend(k=9))
 
 
 def test_a_rating_may_be_the_weight(log: Path) -> None:
