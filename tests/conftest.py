@@ -3,8 +3,9 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from hypothesis import HealthCheck, settings
 from skipping import POSIX_FILES, absent
 from skipping import pytest_unconfigure as pytest_unconfigure
+from small_run import CLI, small_data, stopped_run, trained_run
 
 from concf.baselines.table import BASELINES
 from concf.cli.app import main
@@ -36,6 +38,7 @@ BESIDE = Path(__file__).parents[2] / "shared" / "data"
 if commit := provenance()["commit"]:
     os.environ["CONCF_COMMIT"] = commit
 
+torch.set_num_threads(1)  # also in fixtures of a module
 command_of = cache(typer.main.get_command)  # to build all commands takes longer than most of them
 
 
@@ -73,13 +76,10 @@ def small_data_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("concf.data.split.FEW_USERS", 0)
 
 
-@pytest.fixture
-def on_one_thread() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def on_one_thread() -> None:
     """Small operations on a loaded machine: threads would only wait for each other."""
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,32 @@ def quick_processes() -> None:
         import_module("multiprocessing.forkserver").ensure_running()
 
 
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared data set of 40 users and 30 items, to be read alone."""
+    return small_data(tmp_path_factory.mktemp("data") / "small")
+
+
+@pytest.fixture(scope="session")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbed, to be read alone."""
+    return trained_run(data, tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="session")
+def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped after its sixth epoch."""
+    return stopped_run(data, tmp_path_factory.mktemp("stopped") / "run")
+
+
 @pytest.fixture
-def concf(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """A copy of it, to damage and to go on with."""
+    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
+
+
+@pytest.fixture
+def concf(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CLI:
     """Run the command line in this process: (exit code, standard output, standard error)."""
 
     monkeypatch.setattr("typer.main.get_command", command_of)

@@ -23,16 +23,14 @@ from concf.data.protocols import Random
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
-from concf.models import choose_settings, train
+from concf.models import choose_settings
 from concf.reference import trainer as training
-from concf.reference.batches import distinct
 from concf.reference.kernels import (
     Sparse,
     listed_scores,
     log_partition,
     sum_of_gradients,
     take_and_part,
-    take_rows,
     two_layers,
 )
 from concf.reference.objectives import OBJECTIVES
@@ -83,8 +81,7 @@ def placed(lists: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "n", "size"),
-    [(1, 1, 1), (7, 63, 16), (64, 64, 64), (65, 4097, 33), (1024, 25181, 16)],
+    ("rows", "n", "size"), [(1, 1, 1), (7, 63, 16), (64, 64, 64), (65, 4097, 33), (1024, 25181, 16)]
 )
 def test_log_partition(rows: int, n: int, size: int) -> None:
     same(log_partition, TF32, torch.randn(rows, size), torch.randn(n, size), torch.randn(n))
@@ -113,11 +110,6 @@ def test_listed_scores(groups: int, rows: int, n: int, size: int, length: int, k
     lists = placed(torch.randint(n, (rows, length), dtype=kind))
     parts = torch.randn(groups, rows, size), torch.randn(groups, rows), torch.randn(groups, n, size)
     same(lambda user, *rest: listed_scores(user, *rest, lists(user)), EXACT, *parts, torch.randn(groups, n))
-
-
-def test_take_rows() -> None:
-    places = placed(torch.randint(50, (300,)))
-    same(lambda table: take_rows(table, places(table)), EXACT, torch.randn(4, 50, 18))
 
 
 def test_rows_and_whole_tables_have_one_gradient() -> None:
@@ -178,13 +170,6 @@ def test_listwise(rows: int, places: int, length: int, size: float) -> None:
     weight = torch.rand(rows)
     share = max(EXACT, size * 1e-6)
     same(lambda each: listwise(each, length, weight.to(each)), share, scores)
-
-
-def test_distinct_rows_are_weighed_so_that_each_counts_once() -> None:
-    places = torch.tensor([4, 1, 4, 4, 0, 1], device="cuda")
-    rows, weight = distinct(places, 6, torch.float32)
-    counted = torch.zeros(6, device="cuda").index_add_(0, places[rows], weight)
-    assert counted.tolist() == pytest.approx([1, 1, 0, 0, 1, 0])
 
 
 def test_everyone_is_ranked_as_on_the_cpu() -> None:
@@ -278,10 +263,3 @@ def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
         follow(first, second)
     if second.consensus.distils(3):
         assert any(teaching for _, teaching in first.step.graphs)
-
-
-def test_a_whole_run_on_the_gpu_learns_as_on_the_cpu() -> None:
-    chosen, data = settings("reference", training={"epochs": 12, "batch": 64, "metric": "recall@10"}), small()
-    runs = [train(data, chosen, seed=1, device=device) for device in ("cuda", "cpu")]
-    for name in runs[0].best:
-        assert runs[0].best[name].validation == pytest.approx(runs[1].best[name].validation, abs=0.05)

@@ -8,7 +8,6 @@ begins where the CPU's stage before it has ended: a difference does not grow fro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import Pairs
-from concf.baselines.neighbours import Walks
 from concf.consensus import voters as voting
 from concf.consensus.consensus import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_scores
@@ -127,14 +125,6 @@ def test_voters_are_the_cpu_s(dtype: torch.dtype, cells: int, monkeypatch: pytes
             near(there.listed.cpu() * same, here.listed * same, EXACT[dtype])
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(0.5, -0.2), (0.8, 0.3)])
-def test_walks_are_the_cpu_s(alpha: float, beta: float) -> None:
-    walks = {device: Walks(log(), alpha, device) for device in (GPU, CPU)}
-    there, here = (walk.held_back(walk(everyone(device)), beta) for device, walk in walks.items())
-    assert there.device.type == GPU.type
-    near(there, here, EXACT[torch.float32])
-
-
 def reranked(device: torch.device, dtype: torch.dtype) -> tuple[Reranker, Weights]:
     """Fitted on what a drawn taste holds out."""
     reranker = Reranker(
@@ -176,15 +166,6 @@ def test_the_gradient_of_the_softmax_is_the_cpu_s(
         results.append(softmax.gradients(user, item, everyone(device), users, items, weight, 0.1))
     for found, expected in zip(*results, strict=True):
         near(found, expected, EXACT[dtype])
-
-
-def test_a_softmax_learns_as_on_the_cpu(dtype: torch.dtype) -> None:
-    scores = []
-    for device, kind in ((GPU, dtype), (CPU, torch.float64)):
-        start = placed([drawn(7, USERS, SIZE), drawn(8, ITEMS, SIZE)], device, kind)
-        user, item = softmax.fit_softmax(log(), *start, 0.1, 3, 5)
-        scores.append(user @ item.T)
-    near(*scores, LEARNED[dtype])
 
 
 @pytest.mark.parametrize("epochs", [0, 3])
@@ -272,21 +253,3 @@ def test_a_whole_run_comes_close_to_the_cpu_s(budget: str, refit: str) -> None:
     there, here = (train(data, settings, seed=3, device=device) for device in (GPU, CPU))
     assert there.device.type == GPU.type
     assert_alike(there, here)
-
-
-class Killed(Exception):
-    pass
-
-
-def test_a_killed_run_goes_on_on_the_gpu(tmp_path: Path) -> None:
-    def die(record: dict[str, Any]) -> None:
-        if record["epoch"] == 3:
-            raise Killed
-
-    data = split()
-    with pytest.raises(Killed):
-        train(data, chosen(), seed=3, device=GPU, out=tmp_path, watch=die)
-    run = train(data, out=tmp_path, resume=True)
-    assert run.finished
-    assert run.device.type == GPU.type
-    assert_alike(run, train(data, chosen(), seed=3, device=GPU))

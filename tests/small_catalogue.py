@@ -15,11 +15,7 @@ from concf.runs.run import Run
 
 KINDS = ("red wine", "jazz", "boots", "novels")
 USERS, ITEMS, NEW = 60, 64, 8
-SMALL: dict[str, Any] = {
-    "dimensions": 8,
-    "consensus": {"top_k": 16, "shown": 16},
-    "training": {"metric": "recall@5"},
-}
+SMALL: dict[str, Any] = {"dimensions": 8, "consensus": {"top_k": 16, "shown": 16}, "training": {"metric": "recall@5"}}
 ALGORITHM_1: dict[str, Any] = {
     "objectives": "bpr,multinomial",
     "model": {"dimensions": 8, "initial_std": 0.3},

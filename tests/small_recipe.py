@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
+from small_run import CLI as CLI
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
@@ -15,12 +15,7 @@ from concf.models import train
 from concf.runs.run import Run
 from concf.strong.settings import StrongSettings
 
-CLI = Callable[..., tuple[int, str, str]]
-SMALL: dict[str, Any] = {
-    "dimensions": 8,
-    "consensus": {"top_k": 12, "shown": 12},
-    "training": {"metric": "recall@5"},
-}
+SMALL: dict[str, Any] = {"dimensions": 8, "consensus": {"top_k": 12, "shown": 12}, "training": {"metric": "recall@5"}}
 REFITS = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
 STAGES = ["search", "als", "softmax-a", "rerank", "student", "refit", "final"]
 LOG = Simulation(users=48, items=40, events=1300, tastes=4)

@@ -21,6 +21,7 @@ from concf.runs import job
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY
 from concf.runtime.files import BLANK, FIELD, seal
 
+CLI = Callable[..., tuple[int, str, str]]
 SMALL = (
     "training.epochs=10", "training.batch=128", "training.metric=recall@5", "model.dimensions=8", "consensus.every=2",
     "consensus.window=2", "consensus.top_k=8", "consensus.length=4",

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
 from floors import FLOORS
 
 import concf
@@ -95,25 +94,6 @@ def test_neither_model_imports_the_other() -> None:
     for own, other in (("strong", "reference"), ("reference", "strong")):
         below = {each for name, imported in edges.items() if name.startswith(f"{own}.") for each in imported}
         assert not {each for each in below if each.split(".")[0] == other}
-
-
-@pytest.mark.parametrize(
-    ("files", "up", "round_"),
-    [
-        ({"data/a": "import concf.runs.b", "runs/b": ""}, ["data.a imports runs.b"], False),
-        ({"runs/b": "def f():\n    from concf.cli import app", "cli/app": ""}, ["runs.b imports cli.app"], False),
-        ({"runs/a": "from concf.runs.b import x", "runs/b": "from concf.runs import a"}, [], True),
-        ({"runs/b": "from concf.errors import E", "errors": ""}, [], False),
-    ],
-)  # fmt: skip
-def test_a_wrong_arrow_and_a_circle_are_seen(
-    tmp_path: Path, files: dict[str, str], up: list[str], round_: bool
-) -> None:
-    for name, text in files.items():
-        path = tmp_path / f"{name}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert (upward(graph(tmp_path)), bool(circle(graph(tmp_path)))) == (up, round_)
 
 
 def test_an_unknown_name_is_no_attribute_of_the_package() -> None:

@@ -8,22 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from small_run import SMALL, small_data
+from small_service import run_folder
 
 import concf as library
 from concf.baselines.factorisation import Popularity
 from concf.baselines.table import Candidate
 from concf.data.simulate import Simulation
-from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.bulk import write_lists
 from concf.inference.recommender import Recommender
-from concf.models import choose_settings, train
-from concf.runs.checkpoint import RunFolder
+from concf.models import train
 from concf.runtime.arguments import LARGEST_SEED, check_count, check_cutoffs, check_seed
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 NO_INTEGERS = [2.5, "5", None, True, float("nan")]
 NO_COUNTS = [*NO_INTEGERS, 0, -1]
 NO_SEEDS = [*(each for each in NO_INTEGERS if each is not None), -1, LARGEST_SEED + 1, 2**70]
@@ -31,18 +27,8 @@ POPULAR = {"popular": Candidate(Popularity)}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    room = tmp_path_factory.mktemp("run")
-    data = Split.load(small_data(room / "data"))
-    train(data, choose_settings("reference", words=(*SMALL, "training.epochs=1")), out=room / "run")
-    RunFolder(room / "run").keep(data)
-    return room / "run"
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> library.ConCF:
-    return library.ConCF.load(folder)
+def model() -> library.ConCF:
+    return library.ConCF.load(run_folder())
 
 
 @pytest.mark.parametrize("kind", [int, np.int8, np.uint64, np.int64])
@@ -56,14 +42,12 @@ def test_integers_of_every_kind_are_counts_and_seeds(kind: type) -> None:
 
 
 @pytest.mark.parametrize("k", NO_COUNTS, ids=repr)
-def test_a_length_that_is_none_is_refused_everywhere(
-    model: library.ConCF, folder: Path, tmp_path: Path, k: Any
-) -> None:
+def test_a_length_that_is_none_is_refused_everywhere(model: library.ConCF, tmp_path: Path, k: Any) -> None:
     data = model.run.data
     asks: list[Callable[[], Any]] = [
         lambda: model.recommend(3, k), lambda: model.recommend(history=[1], k=k), lambda: model.stream([3], k),
         lambda: model.similar_items(1, k), lambda: model.similar_users(1, k),
-        lambda: write_lists(folder, tmp_path / "recs", k=k, engine="processes"),
+        lambda: write_lists(run_folder(), tmp_path / "recs", k=k, engine="processes"),
         lambda: library.rank(model.run.recommender("bpr"), np.array([0]), k),
     ]  # fmt: skip
     for ask in asks:
@@ -92,8 +76,8 @@ def test_a_seed_that_is_none_is_refused_everywhere(model: library.ConCF, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_nobody_is_a_note_and_no_silence(model: library.ConCF, folder: Path) -> None:
-    recommender = Recommender.load(folder, frame="arrow")
+def test_nobody_is_a_note_and_no_silence(model: library.ConCF) -> None:
+    recommender = Recommender.load(run_folder(), frame="arrow")
     with pytest.warns(ConcfWarning, match="users is empty"):
         assert recommender.recommend([]).num_rows == 0
     with pytest.warns(ConcfWarning, match="items is empty"):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_run import CLI
 
-Run = Callable[..., tuple[int, str, str]]
 GOOD = "".join(f"{user},{item}\n" for user in range(20) for item in range(20) if (user + item) % 2)
 HEAD = "user_id,item_id\n"
 TIMED = "user_id,item_id,timestamp\n"
@@ -54,7 +53,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_clear_message_and_nothing_written(case: str, tmp_path: Path, concf: Run) -> None:
+def test_a_clear_message_and_nothing_written(case: str, tmp_path: Path, concf: CLI) -> None:
     name, content, options, expected = CASES[case]
     source: object = "moviepens" if case == "an unknown name" else "nowhere.csv"
     if name is not None:
@@ -69,7 +68,7 @@ def test_a_clear_message_and_nothing_written(case: str, tmp_path: Path, concf: R
     assert [path.name for path in tmp_path.iterdir()] == ([name] if name else [])
 
 
-def test_an_item_only_in_test_is_noted(tmp_path: Path, concf: Run) -> None:
+def test_an_item_only_in_test_is_noted(tmp_path: Path, concf: CLI) -> None:
     (tmp_path / "train.csv").write_text(HEAD + "1,1\n1,2\n1,3\n2,1\n")
     (tmp_path / "valid.csv").write_text(HEAD + "2,2\n")
     (tmp_path / "test.csv").write_text(HEAD + "2,3\n2,4\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from small_run import CLI
 
 from concf.data.catalogue import (
     CATALOGUE,
@@ -34,25 +35,19 @@ from concf.data.prepare import prepare
 from concf.data.reading.scan import Reading
 from concf.errors import ConfigError, DataError
 
-Run = Callable[..., tuple[int, str, str]]
 FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
 TEN_AND_TEN = Filter(min_user=10, min_item=10)
 CHECKINS = Filter(min_user=20, counts="raw")
 GOWALLA = "53d22c6cd52e"  # of its published split, with 0.05 of the training pairs for validation
 
 
-@pytest.mark.parametrize(
-    ("name", "filters", "users", "items", "interactions", "events"),
-    [
-        ("citeulike", [], 7_947, 25_584, 134_860, 134_860),
-        ("ciao", [], 7_375, 105_114, 282_650, 284_086),
-        ("ciao", [FIVE_AND_FIVE, TEN_AND_TEN], 3_831, 4_362, 92_157, None),
-        ("amazon-beauty", [], 22_363, 12_101, 198_502, 198_502),
-        ("yelp-2019", [], 30_431, 20_033, 304_524, 316_354),
-        ("foursquare", [], 7_642, 28_483, 277_405, 512_532),
-        ("foursquare", [CHECKINS, TEN_AND_TEN], 6_941, 7_909, 161_070, None),
-    ],
-)
+@pytest.mark.parametrize(("name", "filters", "users", "items", "interactions", "events"), [
+    ("citeulike", [], 7_947, 25_584, 134_860, 134_860), ("ciao", [], 7_375, 105_114, 282_650, 284_086),
+    ("ciao", [FIVE_AND_FIVE, TEN_AND_TEN], 3_831, 4_362, 92_157, None),
+    ("amazon-beauty", [], 22_363, 12_101, 198_502, 198_502), ("yelp-2019", [], 30_431, 20_033, 304_524, 316_354),
+    ("foursquare", [], 7_642, 28_483, 277_405, 512_532),
+    ("foursquare", [CHECKINS, TEN_AND_TEN], 6_941, 7_909, 161_070, None),
+])  # fmt: skip
 def test_the_published_counts(
     real_data: Path, name: str, filters: list[Filter], users: int, items: int, interactions: int, events: int | None
 ) -> None:
@@ -63,15 +58,10 @@ def test_the_published_counts(
     assert events is None or data.n_events == events
 
 
-@pytest.mark.parametrize(
-    ("name", "protocol", "seed", "beginning"),
-    [
-        ("citeulike", "released", 0, "94be07441ed0"),
-        ("citeulike", "paper", 0, "799eef94698d"),
-        ("ciao", "released", 0, "ad76eb9b4e2a"),
-        ("foursquare", "released", 0, "e06b653fee6e"),
-    ],
-)
+@pytest.mark.parametrize(("name", "protocol", "seed", "beginning"), [
+    ("citeulike", "released", 0, "94be07441ed0"), ("citeulike", "paper", 0, "799eef94698d"),
+    ("ciao", "released", 0, "ad76eb9b4e2a"), ("foursquare", "released", 0, "e06b653fee6e"),
+])  # fmt: skip
 def test_published_splits_stay_what_they_are(
     real_data: Path, name: str, protocol: str, seed: int, beginning: str
 ) -> None:
@@ -202,7 +192,7 @@ def test_options_that_do_not_fit_a_published_split_are_refused(options: dict[str
         prepare("gowalla", protocol="given", **({"valid": 0.05} | options if options else {}))
 
 
-def test_offline_it_says_what_to_put_where(concf: Run, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_it_says_what_to_put_where(concf: CLI, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MIRROR_VARIABLE, "http://127.0.0.1:9")
     code, out, err = concf("data", "fetch", "foursquare")
     assert (code, out) == (2, "")

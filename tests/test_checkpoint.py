@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import torch
 from once import once_for_all
 from skipping import posix
 from small_run import (
+    CLI,
     QUIET,
     SETS,
     SMALL,
@@ -24,9 +23,6 @@ from small_run import (
     checkpoint,
     contents,
     often,
-    small_data,
-    stopped_run,
-    trained_run,
     write_checkpoint,
 )  # fmt: skip
 
@@ -38,36 +34,6 @@ from concf.reference import balance, losses
 from concf.reference.heads import DotHead
 from concf.reference.objectives import OBJECTIVES, Objective
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder
-
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("data") / "small")
-
-
-@pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing disturbed."""
-    torch.set_num_threads(1)
-    return trained_run(data, tmp_path_factory.mktemp("whole") / "run")
-
-
-@pytest.fixture(scope="module")
-def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was stopped after its sixth epoch."""
-    torch.set_num_threads(1)
-    return stopped_run(data, tmp_path_factory.mktemp("stopped") / "run")
-
-
-@pytest.fixture
-def stopped(stopped_once: Path, tmp_path: Path) -> Path:
-    """A copy of it, to damage and to go on with."""
-    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
-
 
 # Each moment is a process of its own, forked before anything was computed, that kills itself there.
 MOMENTS = """

@@ -5,38 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import polars as pl
 import pytest
+from small_run import CLI
 
-import concf as package
-from concf.data.catalogue import HOME_VARIABLE, load
+from concf.data.catalogue import HOME_VARIABLE
 from concf.data.simulate import Simulation
 from concf.errors import ConcfWarning, command_line, note, option
 from concf.runtime.provenance import VERSION, provenance
 
-Run = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_acceptance_example(concf: Run, real_data: Path, tmp_path: Path) -> None:
-    code, out, _ = concf(
-        "prepare", "citeulike", "--protocol", "released", "--seed", 0, "--out", tmp_path / "x", "--json"
-    )
-    report = json.loads(out)
-    assert code == 0
-    assert (report["users"], report["items"], report["interactions"]) == (2735, 3024, 52133)
-    data = load("citeulike")
-    pairs = pl.DataFrame({"user_id": data.user_ids.values[data.user], "item_id": data.item_ids.values[data.item]})
-    pairs.sample(fraction=1.0, shuffle=True, seed=8).write_csv(tmp_path / "shuffled.csv")
-    code, out, _ = concf("prepare", tmp_path / "shuffled.csv", "--seed", 0, "--out", tmp_path / "y", "--json")
-    assert code == 0
-    assert json.loads(out)["split_hash"] == report["split_hash"]
-
-
-def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
+def test_prepare_then_compare(concf: CLI, tmp_path: Path) -> None:
     Simulation(users=100, items=80, events=3000).draw(0).write_csv(tmp_path / "log.csv")
     assert concf("prepare", tmp_path / "log.csv", "--protocol", "random", "--out", tmp_path / "d")[0] == 0
     words = ["compare", tmp_path / "d", "--models", "popularity,ease", "--seeds", 2, "--markdown", tmp_path / "t.md"]
@@ -51,13 +33,13 @@ def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
     assert (code, "Holm" in out, "fitted on training pairs" in out) == (0, True, True)
 
 
-def test_statistics_of_a_log(concf: Run, tmp_path: Path) -> None:
+def test_statistics_of_a_log(concf: CLI, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("user,item\n1,a\n2,b\n1,b\n")
     code, out, _ = concf("data", "stats", tmp_path / "log.csv")
     assert (code, "75.000%" in out) == (0, True), out
 
 
-def test_data_commands(concf: Run, real_data: Path) -> None:
+def test_data_commands(concf: CLI, real_data: Path) -> None:
     code, out, _ = concf("data", "list", "--json")
     assert code == 0
     assert {row["name"]: row["here"] for row in json.loads(out)["data"]}["citeulike"] is True
@@ -69,14 +51,6 @@ def test_data_commands(concf: Run, real_data: Path) -> None:
     assert "134,860" in out
     code, out, _ = concf("data", "fetch", "citeulike")
     assert out.strip().endswith("users.dat")
-
-
-def test_help_teaches(concf: Run) -> None:
-    for words in ([], ["train"], ["data", "stats"]):
-        code, out, _ = concf(*words, "--help")
-        assert code == 0
-        assert "Usage: concf" in out
-    assert concf("--version")[1].strip() == VERSION
 
 
 @pytest.mark.parametrize(
@@ -108,20 +82,14 @@ def test_a_note_is_a_warning_in_python_and_a_line_on_the_command_line(capsys: py
     assert option("min_item") == "min_item="
 
 
-def test_doctor_says_versions_devices_and_places(concf: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_says_versions_devices_and_places(concf: CLI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "not" / "made"))
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda k: "H200")
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda k: (6 << 30, 8 << 30))
     monkeypatch.setattr("concf.cli.doctor.requires", lambda name: ["torch>=2", "no-such; extra == 'no'"])
     code, out, err = concf("doctor", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["concf"], found["python"]) == (VERSION, sys.version.split()[0])
-    assert found["installed in"] == str(Path(package.__file__).parent)
     assert found["data home"] == str(tmp_path / "not" / "made")
     assert "GiB of memory free" in found["cpu"]
-    assert found["cuda:0"] == "H200, 6.0 of 8.0 GiB of memory free"
-    assert found["libraries"].startswith("torch 2")
     assert "no-such missing" in found["libraries"]
     assert all(name in concf("doctor")[1] for name in found)

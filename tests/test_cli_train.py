@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
-from small_run import SETS, SMALL, contents, history, small_data
+from small_run import CLI, SETS, SMALL, contents, history
 
 import concf as library
 from concf.data.split import Split
-from concf.errors import ConfigError
 from concf.models import choose_settings, train
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
 from concf.runs.checkpoint import RUN
 from concf.runs.watchers import TensorBoard, metrics_of
-from concf.runtime.settings import read_toml
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 ROWS = [*FIVE, "R-consensus", "consensus"]
 RANKED = [0, 2, 4, 6, 8, 9]  # epochs
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("data") / "small")
-
-
-@pytest.fixture(scope="module")
-def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run."""
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("run") / "run"
-    train(Split.load(data), choose_settings("reference", words=SMALL), out=folder)
-    return folder
 
 
 def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
@@ -70,31 +49,19 @@ def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
         assert row == trained | {"means": evaluation.means()}
 
 
-def test_settings_come_from_the_preset_then_the_file_then_the_words(concf: CLI, data: Path, tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('[consensus]\nweight = 0.5\nclip = "none"\n[training]\nepochs = 3\n[model]\nencoder = "mf"\n')
-    words = ["--set", "training.epochs=1", "--set", "model.dimensions=8", "--set", "training.patience=none"]
-    code, _, err = concf("train", data, "--preset", "released", "--config", file, *words, "--out", tmp_path / "run")
-    assert (code, len(err.splitlines())) == (0, 1)
-    chosen = json.loads((tmp_path / "run" / RUN).read_text())["settings"]
-    assert (chosen["consensus"]["weight"], chosen["consensus"]["clip"]) == (0.5, None)
-    assert (chosen["training"]["epochs"], chosen["training"]["patience"]) == (1, None)
-    assert (chosen["model"]["encoder"], chosen["consensus"]["newest_votes"]) == ("mf", False)
-
-
-def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, run: Path, tmp_path: Path) -> None:
+def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, whole: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "run")
     for words in (["train", *out], ["train", tmp_path, *out], ["train", data], ["evaluate", tmp_path],
-                  ["evaluate", run, "--on", "train"], ["evaluate", run, "--at", "many"]):  # fmt: skip
+                  ["evaluate", whole, "--on", "train"], ["evaluate", whole, "--at", "many"]):  # fmt: skip
         assert concf(*words)[0] == 2
     moved, elsewhere = tmp_path / "moved", tmp_path / "elsewhere"
     Split.load(data).save(moved)
-    shutil.copytree(run, elsewhere)
-    description = json.loads((run / RUN).read_text())
+    shutil.copytree(whole, elsewhere)
+    description = json.loads((whole / RUN).read_text())
     (elsewhere / RUN).write_text(json.dumps(description | {"data_folder": str(tmp_path / "gone")}))
     code, _, err = concf("evaluate", elsewhere)
     assert (code, f"was in {tmp_path / 'gone'}" in err) == (2, True)
-    assert concf("evaluate", elsewhere, "--data", moved)[1] == concf("evaluate", run)[1]
+    assert concf("evaluate", elsewhere, "--data", moved)[1] == concf("evaluate", whole)[1]
 
 
 def test_ctrl_c_says_how_to_go_on(concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,49 +91,46 @@ def test_tensorboard_shows_what_the_history_holds(data: Path, tmp_path: Path) ->
     assert list(shown["validation/consensus"]) == RANKED
 
 
-def test_recommendations_replace_no_log(run: Path, tmp_path: Path, concf: CLI) -> None:
+def test_recommendations_replace_no_log(whole: Path, tmp_path: Path, concf: CLI) -> None:
     before, texts = (
-        contents(run),
+        contents(whole),
         {"log.csv": "user_id,item_id\n1,2\n", "log.jsonl": "12\n", "log.parquet": "no Parquet"},
     )
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-        code, _, err = concf("recommend", run, "--users", 1, "-k", 3, "--out", tmp_path / name)
+        code, _, err = concf("recommend", whole, "--users", 1, "-k", 3, "--out", tmp_path / name)
         assert (code, "it is left alone" in err) == (2, True)
         assert (tmp_path / name).read_text(encoding="utf-8") == text
-    assert (concf("recommend", run, "--out", run / "users.parquet")[0], contents(run)) == (2, before)
+    assert (concf("recommend", whole, "--out", whole / "users.parquet")[0], contents(whole)) == (2, before)
 
 
-def test_recommendations_replace_those_of_before(run: Path, tmp_path: Path, concf: CLI) -> None:
+def test_recommendations_replace_those_of_before(whole: Path, tmp_path: Path, concf: CLI) -> None:
     for kind, read in {"csv": pl.read_csv, "jsonl": pl.read_ndjson, "parquet": pl.read_parquet}.items():
         out = tmp_path / f"recs.{kind}"
         out.touch()  # an empty file is replaced too
         for k in (5, 3):
-            assert concf("recommend", run, "--users", "1,2", "-k", k, "--out", out)[0] == 0
+            assert concf("recommend", whole, "--users", "1,2", "-k", k, "--out", out)[0] == 0
             assert len(read(out)) == 2 * k
 
 
-@pytest.mark.parametrize(
-    ("line", "key"),
-    [
-        ("train DATA --out NEW --set consensus.wieght=1", "consensus.wieght"),
-        ("train DATA --out NEW --set consensus", "name=value"),
-        ("train DATA --out NEW --set consensus.weight=-1", "consensus.weight"),
-        ("train DATA --out NEW --single hinge", "'hinge'"), ("train DATA --out NEW --preset best", "'best'"),
-        ("train DATA --out NEW --preset reference --set model.sharing=none", "balance.on"),
-        ("train DATA --out NEW --config nowhere.toml", "nowhere.toml"),
-        ("train DATA --out NEW --device cuda:99", "--device cpu"),
-        ("train DATA --out NEW --preset reference --set model.dimensions=10000000000", "memory"),
-        ("compare DATA --metrics ,", "no metric"), ("compare DATA --models ,", "no model"),
-        ("compare DATA --markdown log.csv", "ends in .md"), ("evaluate RUN --metrics ,", "no metric"),
-        ("recommend RUN --users 1 -k 99999999", "consensus.shown"), ("recommend RUN --users ,", "names no user"),
-        ("recommend RUN --users 1 --items ,", "--items"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "key"), [
+    ("train DATA --out NEW --set consensus.wieght=1", "consensus.wieght"),
+    ("train DATA --out NEW --set consensus", "name=value"),
+    ("train DATA --out NEW --set consensus.weight=-1", "consensus.weight"),
+    ("train DATA --out NEW --single hinge", "'hinge'"), ("train DATA --out NEW --preset best", "'best'"),
+    ("train DATA --out NEW --preset reference --set model.sharing=none", "balance.on"),
+    ("train DATA --out NEW --config nowhere.toml", "nowhere.toml"),
+    ("train DATA --out NEW --device cuda:99", "--device cpu"),
+    ("train DATA --out NEW --preset reference --set model.dimensions=10000000000", "memory"),
+    ("compare DATA --metrics ,", "no metric"), ("compare DATA --models ,", "no model"),
+    ("compare DATA --markdown log.csv", "ends in .md"), ("evaluate RUN --metrics ,", "no metric"),
+    ("recommend RUN --users 1 -k 99999999", "consensus.shown"), ("recommend RUN --users ,", "names no user"),
+    ("recommend RUN --users 1 --items ,", "--items"),
+])  # fmt: skip
 def test_what_makes_no_sense_is_refused_and_writes_nothing(
-    line: str, key: str, data: Path, run: Path, tmp_path: Path, concf: CLI
+    line: str, key: str, data: Path, whole: Path, tmp_path: Path, concf: CLI
 ) -> None:
-    places = {"DATA": data, "RUN": run, "NEW": tmp_path / "new"}
+    places = {"DATA": data, "RUN": whole, "NEW": tmp_path / "new"}
     code, out, err = concf(*(places.get(word, word) for word in line.split()))
     assert (code, out, key in err, "Traceback" in err) == (2, "", True, False), err
     assert not (tmp_path / "new").exists()
@@ -190,11 +154,3 @@ def test_an_allocation_that_pytorch_refuses_ends_in_words(
     else:
         with pytest.raises(RuntimeError, match=message):
             concf("train")
-
-
-def test_settings_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    (tmp_path / "half.toml").write_text("a =")
-    for name in ("nowhere.toml", ".", "bytes.toml", "half.toml"):
-        with pytest.raises(ConfigError, match="cannot be read as TOML"):
-            read_toml(tmp_path / name)

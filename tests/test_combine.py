@@ -39,10 +39,7 @@ from concf.strong.combine_stages import FIRST_SWEEPS, Combine, by_chance, first_
 from concf.strong.settings import STUDENT
 from concf.strong.students import SOLVED_BY
 
-pytestmark = [
-    pytest.mark.usefixtures("on_one_thread"),
-    pytest.mark.filterwarnings("ignore:Method expects CSR input"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:Method expects CSR input")]
 
 
 # What votes
@@ -297,21 +294,17 @@ def test_mistakes_on_the_command_line(tmp_path: Path, concf: CLI, monkeypatch: p
     assert (tmp_path / "walks.csv").read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("voter", "message"),
-    [
-        (object(), "object cannot vote"),
-        ((torch.ones(3, 2), torch.ones(4, 2)), "3 users and 4 items, and the log has 48 and 40"),
-        ((torch.full((48, 2), torch.nan), torch.ones(40, 2)), "not finite"),
-        ((torch.zeros(48, 2), torch.rand(40, 2)), "zero"),
-        ((torch.ones(48, 2), 1e25 * torch.rand(40, 2)), "exceed 1e.15"),
-        (BM25Recommender(), "not fitted"),
-        (lambda users: np.ones((len(users), 3)), r"expected scores \[48, 40\], found \[48, 3\]"),
-        (lambda users: np.full((len(users), 40), np.nan), "not a number"),
-        (lambda users: np.ones((len(users), 40)), "every score is the same"),
-        (pl.DataFrame({"user_id": [0.5], "item_id": [1.5], "score": [1.0]}), "nothing in common with the log"),
-    ],
-)
+@pytest.mark.parametrize(("voter", "message"), [
+    (object(), "object cannot vote"),
+    ((torch.ones(3, 2), torch.ones(4, 2)), "3 users and 4 items, and the log has 48 and 40"),
+    ((torch.full((48, 2), torch.nan), torch.ones(40, 2)), "not finite"),
+    ((torch.zeros(48, 2), torch.rand(40, 2)), "zero"),
+    ((torch.ones(48, 2), 1e25 * torch.rand(40, 2)), "exceed 1e.15"), (BM25Recommender(), "not fitted"),
+    (lambda users: np.ones((len(users), 3)), r"expected scores \[48, 40\], found \[48, 3\]"),
+    (lambda users: np.full((len(users), 40), np.nan), "not a number"),
+    (lambda users: np.ones((len(users), 40)), "every score is the same"),
+    (pl.DataFrame({"user_id": [0.5], "item_id": [1.5], "score": [1.0]}), "nothing in common with the log"),
+])  # fmt: skip
 def test_what_cannot_vote_is_refused(voter: Any, message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         combine(data(), {"mine": voter}, settings=SMALL)
@@ -394,10 +387,7 @@ def test_a_voter_that_was_fitted_on_validation_trips_the_alarm() -> None:
     honest = rank(EASE(regularisation=50.0).fit(split.train), users, K, seen=split.train)
     hides = rank(EASE(regularisation=50.0).fit(both), users, K, seen=both)
     knows = rank(EASE(regularisation=1.0).fit(both), users, K, seen=split.train)
-    for lists, message in (
-        (hides, "fewer than by chance"),
-        (knows, "items of the validation part, those of RP3beta"),
-    ):
+    for lists, message in ((hides, "fewer than by chance"), (knows, "items of the validation part, those of RP3beta")):
         with pytest.warns(ConcfWarning, match=message):
             note_leaks(split, users, {"mine": torch.from_numpy(lists)})
     note_leaks(split, users, {"mine": torch.from_numpy(honest)})  # a warning would be an error

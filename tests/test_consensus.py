@@ -22,8 +22,6 @@ from concf.models import choose_settings
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 STEPS = 2**40
 Votes = list[list[list[int]]]  # [heads][times] one user's list of items
 
@@ -84,18 +82,6 @@ def test_consensus_is_the_paper_s(drawn, consistency: float | None, temperature:
     for user, found, alone in zip(votes, both, by_rank, strict=True):
         assert found == padded(literal(user, places, kept, temperature, consistency), length)
         assert alone == padded(literal(user, places, kept, temperature, None), length)
-
-
-def test_a_consistent_item_overtakes_a_higher_one_that_jumps() -> None:
-    consistent_second = [[[3, 7, 1, 9, 4], [9, 7, 3, 4, 1], [4, 7, 9, 1, 3]]]
-    assert fast([consistent_second], 1, 5, 5, 10.0, 1.0) == ([[7]], [[4]])
-
-
-def test_ties_go_to_the_better_best_rank_then_to_the_lower_item() -> None:
-    """So high a temperature makes every vote the same."""
-    assert fast([[[[8, 5, 2]], [[5, 2, 8]]]], 3, 3, 3, 1e15, None)[0] == [[5, 8, 2]]
-    assert fast([[[[8, 5, 2]], [[5, 2, 8]]]], 3, 3, 3, 10.0, None)[0] == [[5, 8, 2]]
-    assert fast([[[[2, 5, 8]], [[8, 5, 2]]]], 3, 3, 3, 10.0, None)[0] == [[2, 8, 5]]
 
 
 def test_short_lists_and_empty_places_vote_for_nothing() -> None:

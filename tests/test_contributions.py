@@ -18,8 +18,6 @@ from concf.strong.recipe import Recipe
 from concf.strong.reranker import TOP
 from concf.strong.settings import STUDENT
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 OF_A_HEAD = ["z", "relative", "near", "nearest", "score", "deviation", "gap", "mean"]
 KIND = {"z": "score", "relative": "score", "score": "score", "near": "similarity", "nearest": "similarity"}
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from small_run import CLI
 from small_service import run_folder
 
 from concf.cli.recommend import _write
 
-CLI = Callable[..., tuple[int, str, str]]
 IDS = ["=1+1", "+1", "-", "@SUM(A1)", "\tx", "\rx", "a=b", "5", "", "ü", "'=1", '="a,b"\n2']
 DANGER = 7  # of them
 

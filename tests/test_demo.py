@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_run import CLI
 
 import concf.cli.demo_run as subject
 from concf.data.simulate import DEMO
@@ -16,9 +16,6 @@ from concf.inference.recommender import Recommender
 from concf.models import PRESETS, load_run
 from concf.service.loading import Loader
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 SHORT = {"dimensions": 8}
 SMALL = DEMO.model_copy(update={"users": 150, "items": 120, "events": 3500, "tastes": 8})
 ALL = {"popularity", "itemknn", "ease", "rp3beta", "puresvd", "ials"}
@@ -89,11 +86,5 @@ def test_the_words_follow_the_metrics(short: dict[str, Any], concf: CLI, monkeyp
         return out
 
     good, bad = said(changed(short, 1.1, 1e-6)), said(changed(short, 0.9, 0.3))
-    assert good.count("is above every baseline in 4 of 4 metrics") == 2
-    assert good.count("10.0% above the best baseline") == 4
-    assert "chance" not in good
-    assert bad.count("is above every baseline in 0 of 4 metrics") == 2
-    assert bad.count("10.0% below the best baseline") == 4
-    assert bad.count("which may be chance") == 4
-    assert f"concf serve {short['run']}" in good
-    assert "pip install 'concf[baselines]'" in said(short | {"without": ["ials"]})
+    assert (good.count("10.0% above the best baseline"), good.count("which may be chance")) == (4, 0)
+    assert (bad.count("10.0% below the best baseline"), bad.count("which may be chance")) == (4, 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from small_recipe import LOG, SMALL, small
+from small_recipe import CLI, LOG, SMALL, small
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.ease import EASE
@@ -29,9 +28,6 @@ from concf.strong.combine import combine
 from concf.strong.recipe import Recipe
 from concf.strong.run import StrongRun
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 RATED = (
     LOG.draw(1)
     .unique(["user_id", "item_id"], maintain_order=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ import architecture
 import pytest
 import reference
 from document_runner import PAGES, ROOT, Page, blocks_of, small_world
+from small_run import CLI
 from typer.main import get_command
 
 from concf.cli.app import app
 from concf.models import choose_settings
 from concf.strong.settings import StrongSettings
 
-pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
+pytestmark = pytest.mark.usefixtures("quick_collections")
 
-CLI = Callable[..., tuple[int, str, str]]
 RUN = ("README", "guide-practitioners", "guide-researchers", "recommending", "new-data")
 COMMANDS: Any = get_command(app)
 GENERATED = {**reference.PAGES, "architecture.svg": architecture.picture}

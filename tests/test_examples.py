@@ -13,8 +13,6 @@ from document_runner import ROOT
 
 import concf
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 FOLDER = ROOT / "docs" / "gallery"
 SAYS = {  # a line of what it prints
     "first_recommendations": r"'als-a': ",

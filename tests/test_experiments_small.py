@@ -23,8 +23,6 @@ from reproduction.cells import measure
 from reproduction.plan import Cell, choose_reference
 from reproduction.variants import SIDE_BY_SIDE, VARIANTS
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 SMALL = (
     "training.epochs=2", "training.batch=256", "model.dimensions=8", "consensus.every=1",
     "consensus.window=1", "consensus.length=5",

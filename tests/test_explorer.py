@@ -33,8 +33,6 @@ from concf.service.explorer.search import Search
 from concf.service.limits import Limits
 from concf.service.loading import Served, Service
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 NON_VOTING = "cml"
 LIVELY = (*SMALL, "model.initial_std=0.5", "training.epochs=5")
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
@@ -42,7 +40,6 @@ HOSTILE = '<img src=x onerror="alert(1)">'
 
 
 def trained(log: pl.DataFrame, *words: str) -> Run:
-    torch.set_num_threads(1)
     return train(prepare(log, protocol="random"), choose_settings("reference", words=(*LIVELY, *words)))
 
 

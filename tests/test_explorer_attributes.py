@@ -7,7 +7,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
 from small_catalogue import ITEMS, KINDS, catalogue, trained
 from small_service import Client, loaded, problem, run_folder
 
@@ -27,7 +26,6 @@ PICTURES = (f"{SOURCE}/a.png", "/explorer/favicon.svg", "https://elsewhere.examp
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the default, and a catalogue with pictures."""
-    torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("attributes")
     model = ConCF()
     Recommender.__init__(model, trained())

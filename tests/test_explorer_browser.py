@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import polars as pl
 import pytest
-import torch
 from browsing import Page, axe_script, browser, expected_lists, on_a_screen, serving, violations
 from selenium.webdriver import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -29,7 +28,6 @@ LARGE = 2**53 + 1  # an id that a double does not hold
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     return tmp_path_factory.mktemp("explorer")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ import onnx
 import onnxruntime
 import polars as pl
 import pytest
-import torch
 from numpy.typing import NDArray
-from small_run import SMALL, small_data
+from small_run import CLI, SMALL
 from usearch.index import Index
 
 from concf.data.ids import Ids
@@ -31,23 +29,14 @@ from concf.models import choose_settings, load_run, train
 from concf.reference.objectives import OBJECTIVES
 from concf.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 Patch = pytest.MonkeyPatch
 ROUNDING = 1e-5
 LIVELY = (*SMALL, "model.dimensions=32", "model.initial_std=0.5")  # scores that differ after an epoch already
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("data") / "small")
-
-
-@pytest.fixture(scope="module")
 def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of every objective there is."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run") / "run"
     chosen = choose_settings("reference", changes={"objectives": list(OBJECTIVES)}, words=LIVELY)
     train(Split.load(data), chosen, out=folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -50,13 +49,3 @@ def test_a_filter_is_the_literal_one_and_the_core_its_fixed_point(
     assert kept.n_events == len(left)
     assert kept.user_ids.values.tolist() == sorted({user for user, _ in left})
     assert kept.item_ids.values.tolist() == sorted({item for _, item in left})
-
-
-def test_times_and_counts_stay_with_their_pairs() -> None:
-    frame = pl.DataFrame({"user": [1, 1, 2, 3], "item": [1, 2, 1, 9], "count": [5, 2, 4, 9], "timestamp": [7, 8, 9, 1]})
-    kept = Filter(min_item=2).apply(read(frame))
-    assert pairs(kept) == {(1, 1), (2, 1)}
-    assert kept.count.tolist() == [5, 4]
-    assert kept.timestamp is not None
-    assert kept.timestamp.tolist() == [7, 9]
-    assert kept.user.dtype == np.int32

@@ -28,8 +28,6 @@ from concf.strong.reranker import popularity_and_activity
 from concf.strong.softmax import UserSoftmax
 from concf.strong.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 CPU = torch.device("cpu")
 
 
@@ -141,7 +139,6 @@ def test_factor_models_solve_for_a_history_as_for_their_users() -> None:
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    torch.set_num_threads(1)
     return trained("thorough")
 
 

@@ -19,8 +19,6 @@ from concf.inference.rules import Rules
 from concf.runs import fold_in as folding
 from concf.runs.fold_in import RIDGE, regress, scaled
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 Vectors = NDArray[np.float64]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_run import CLI
 
 from concf.baselines.ease import EASE
 from concf.comparison.compare import compare
@@ -23,7 +24,6 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.models import choose_settings, train
 
-CLI = Callable[..., tuple[int, str, str]]
 QUICK = {
     "training.epochs": [2], "training.metric": ["recall@20"], "consensus.every": [1], "consensus.window": [2],
     "training.batch": [512], "balance.on": [False],
@@ -117,18 +117,15 @@ def test_every_point_is_measured_and_own_candidates_and_named_models_take_part()
     assert [each.settings().losses.margin for each in cml.settings()] == [0.5, 1.0]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        ({"magic": {"a": [1]}}, "unknown model 'magic'"),
-        ({"ease": {"strength": [1]}}, r"ease: strength: .*; its settings are regularisation"),
-        ({"ease": {"regularisation": [-1]}}, "ease: regularisation"),
-        ({"ease": {"regularisation": 100}}, "expected a list"),
-        ({"reference": {"consensus.wait": [1]}}, "reference: unknown setting 'consensus.wait'"),
-        ({"reference": {"weights.function": ["log"]}}, "whole comparison"),
-        ({"strong": {"dimensions": [8, 16], "training.metric": ["ndcg@10"]}}, "validates by ndcg@10"),
-    ],
-)
+@pytest.mark.parametrize(("grid", "message"), [
+    ({"magic": {"a": [1]}}, "unknown model 'magic'"),
+    ({"ease": {"strength": [1]}}, r"ease: strength: .*; its settings are regularisation"),
+    ({"ease": {"regularisation": [-1]}}, "ease: regularisation"),
+    ({"ease": {"regularisation": 100}}, "expected a list"),
+    ({"reference": {"consensus.wait": [1]}}, "reference: unknown setting 'consensus.wait'"),
+    ({"reference": {"weights.function": ["log"]}}, "whole comparison"),
+    ({"strong": {"dimensions": [8, 16], "training.metric": ["ndcg@10"]}}, "validates by ndcg@10"),
+])  # fmt: skip
 def test_nonsense_is_refused_before_anything_is_fitted(data: Split, grid: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         compare(data, grid=grid, seeds=1)

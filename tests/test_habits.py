@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from scipy.sparse import coo_array
 
 import concf as library
@@ -37,7 +36,6 @@ USERS, ITEMS = LOG["user_id"].to_list(), LOG["item_id"].to_list()
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    torch.set_num_threads(1)
     return Model("reference", **TINY).fit(LOG)
 
 

@@ -131,21 +131,6 @@ def test_a_date_is_in_the_unit_of_the_log(unit: int, day: Any) -> None:
     assert found.split.interactions.timestamp.min() >= 1_609_459_200 * unit > START * unit
 
 
-def test_the_chain_of_logs_is_in_the_manifest(tmp_path: Any) -> None:
-    NEW[:50].write_csv(tmp_path / "one.csv")
-    NEW[50:].write_csv(tmp_path / "two.csv")
-    first = prepared()
-    second = join(first, tmp_path / "one.csv", learned=LEARNED).split
-    third = join(second, str(tmp_path / "two.csv"), learned=LEARNED).split
-    third.save(tmp_path / "data")
-    one, two = Split.load(tmp_path / "data").recipe.source["updates"]
-    assert (one["name"], two["name"]) == ("one.csv", "two.csv")
-    assert (one["before"], two["before"]) == (first.hash, second.hash)
-    assert one["sha256"].keys() == {"one.csv"}
-    assert len(one["sha256"]["one.csv"]) == 64
-    assert one["pairs"] + two["pairs"] == len(third.interactions) - len(first.interactions)
-
-
 def test_a_log_is_not_joined_twice(tmp_path: Any) -> None:
     for name, rows in (("first.csv", OLD), ("new.csv", NEW), ("renamed.csv", NEW)):
         rows.write_csv(tmp_path / name)

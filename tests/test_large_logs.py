@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from test_times import written
 
 from concf.data import interactions, parts
 from concf.data.prepare import prepare
@@ -31,10 +32,6 @@ KINDS = {
 FORMS = ("csv", "parquet", "jsonl")
 
 
-def write(log: pl.DataFrame, path: Path) -> None:
-    {"csv": log.write_csv, "parquet": log.write_parquet, "jsonl": log.write_ndjson}[path.suffix[1:]](path)
-
-
 def divide(log: pl.DataFrame, folder: Path, n: int, seed: int, forms: tuple[str, ...] = FORMS) -> str:
     """Write the shuffled rows into n files of mixed formats and unequal lengths; the glob that names them."""
     folder.mkdir()
@@ -42,7 +39,7 @@ def divide(log: pl.DataFrame, folder: Path, n: int, seed: int, forms: tuple[str,
     log = log.sample(fraction=1, shuffle=True, seed=seed)
     borders = [0, *np.sort(rng.choice(np.arange(1, len(log)), n - 1, replace=False)).tolist(), len(log)]
     for k, (begin, end) in enumerate(pairwise(borders)):
-        write(log[begin:end], folder / f"part-{k}.{forms[k % len(forms)]}")
+        written(log[begin:end], folder / f"part-{k}.{forms[k % len(forms)]}")
     return str(folder / "part-*")
 
 
@@ -66,7 +63,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_division_into_files_gives_the_same_folder(tmp_path: Path, kind: str) -> None:
     forms = ("csv",) if kind == "integers and a name" else FORMS  # elsewhere such a column is one of strings
     one = tmp_path / "one.csv"
-    write(KINDS[kind], one)
+    written(KINDS[kind], one)
     whole = prepare(str(one), protocol="random", seed=2, out=tmp_path / "whole")
     files = divide(KINDS[kind], tmp_path / "logs", 3, 3, forms)
     divided = prepare(files, protocol="random", seed=2, out=tmp_path / "parts")

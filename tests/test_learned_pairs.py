@@ -9,17 +9,16 @@ import numpy as np
 import polars as pl
 import pytest
 from small_recipe import assert_same, small
+from test_time_protocol import by_pair
 
 from concf.data.parts import TEST, UNEVALUATED, origin
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.data.split import Split
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, train
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 PROTOCOLS = ["released", "random", "time", "new-items"]
 
 
@@ -48,11 +47,6 @@ FEW_EPOCHS: dict[str, Any] = {
     "consensus": {"every": 2, "window": 2, "top_k": 12, "length": 4, "shown": 10},
     "training": {"epochs": 3, "batch": 256, "metric": "recall@5"},
 }
-
-
-def pairs(split: Split, rows: Any) -> set[tuple[int, int]]:
-    log = split.interactions
-    return set(zip(log.user_ids.values[log.user[rows]], log.item_ids.values[log.item[rows]], strict=True))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -106,7 +100,8 @@ def test_validation_does_not_depend_on_what_comes_after_the_test_cut() -> None:
     cuts = {"valid_from": int(log["timestamp"].quantile(0.7)), "test_from": cut}
     splits = [prepare(pl.concat([before, later]), protocol="time", **cuts) for later in (after, other)]
     first, second = splits
-    assert pairs(first, first.parts == TEST) != pairs(second, second.parts == TEST)
+    tested = [{pair for pair, part in by_pair(split).items() if part == TEST} for split in splits]
+    assert tested[0] != tested[1]
     assert first.evaluated.tolist() != second.evaluated.tolist()
     for name in ("train", "valid"):
         assert (first.part(name) != second.part(name)).nnz == 0
@@ -132,9 +127,3 @@ def test_the_student_is_shipped_if_it_is_within_two_percent_of_the_best_head(stu
 def test_a_run_that_has_measured_nothing_has_a_summary() -> None:
     run = by_time("strong", "validation")
     assert type(run)(run.data, run.settings, 0, run.device).summary()["why_best_head"] == "no head was measured yet"
-
-
-def test_filters_that_counted_test_rows_are_noted() -> None:
-    assert "test part included" in " ".join(prepare(stream(), protocol="random", min_item=5).notes)
-    assert "validation part included" in " ".join(prepare(stream(), protocol="time", min_item=5).notes)
-    assert "included" not in " ".join(prepare(stream(), protocol="time").notes)

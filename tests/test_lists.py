@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy.sparse import csr_array
+from test_times import written
 
 from concf.data.prepare import prepare
 from concf.data.reading import lists as reading
@@ -86,9 +87,7 @@ def test_lists_are_what_their_rows_say(
         rows, column = drawn(seed, by_rank), "rank" if by_rank else "score"
         frame = pl.DataFrame(rows, schema=["user", "item", column], orient="row")
         path = tmp_path / f"lists-{seed}.{form}"
-        if form in ("csv", "parquet", "jsonl"):
-            getattr(frame, {"csv": "write_csv", "parquet": "write_parquet", "jsonl": "write_ndjson"}[form])(path)
-        source = frame.to_pandas() if form == "pandas" else path
+        source = frame.to_pandas() if form == "pandas" else written(frame, path)
         expected = literal(rows, split, K, by_rank)
         lists = as_read(found(source, split=split), split)
         assert {user: [item for item, _ in row] for user, row in lists.items()} == {
@@ -103,15 +102,12 @@ def rows(**columns: Any) -> pl.DataFrame:
     return pl.DataFrame({"user": ["a"] * n, "item": list(range(10, 10 + n))} | columns, strict=False)
 
 
-@pytest.mark.parametrize(
-    ("frame", "key"),
-    [
-        (rows(), "no column"), (rows(score=[1.0, 1.0, 1.0]), "every score is 1"),
-        (rows(score=[float("nan"), float("inf")]), "infinite"), (rows(score=[0.5, None]), "row 1"),
-        (rows(rank=[1.0, 1.5]), "row 1"), (rows(rank=[1, -1]), "row 1"),
-        (rows(user=["x", "y"], score=[1, 2]), "nothing in common"), (rows(score=[1, 2]).clear(), "no rows"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("frame", "key"), [
+    (rows(), "no column"), (rows(score=[1.0, 1.0, 1.0]), "every score is 1"),
+    (rows(score=[float("nan"), float("inf")]), "infinite"), (rows(score=[0.5, None]), "row 1"),
+    (rows(rank=[1.0, 1.5]), "row 1"), (rows(rank=[1, -1]), "row 1"),
+    (rows(user=["x", "y"], score=[1, 2]), "nothing in common"), (rows(score=[1, 2]).clear(), "no rows"),
+])  # fmt: skip
 def test_what_cannot_vote_is_refused(frame: pl.DataFrame, key: str) -> None:
     with pytest.raises(DataError, match=f"^voter 'mine': .*{key}"):
         found(frame)
@@ -128,14 +124,11 @@ def test_lists_of_learned_pairs_alone_are_refused() -> None:
         found(pl.DataFrame({"user": ids[0], "item": ids[1], "rank": range(len(users))}))
 
 
-@pytest.mark.parametrize(
-    ("columns", "key"),
-    [
-        ({"user": ["a", "x", "y"], "item": [10, 11, 99], "score": [1, 2, 3]}, "2 users and 1 items"),
-        ({"item": [10, 11, 10], "score": [1, 2, 3]}, "repeated"), ({"score": [1, float("nan"), 3]}, "not a number"),
-        ({"score": [1, 2, 3]}, "only 1 of 4 users"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("columns", "key"), [
+    ({"user": ["a", "x", "y"], "item": [10, 11, 99], "score": [1, 2, 3]}, "2 users and 1 items"),
+    ({"item": [10, 11, 10], "score": [1, 2, 3]}, "repeated"), ({"score": [1, float("nan"), 3]}, "not a number"),
+    ({"score": [1, 2, 3]}, "only 1 of 4 users"),
+])  # fmt: skip
 def test_what_is_left_out_is_said(columns: dict[str, Any], key: str) -> None:
     split = data()
     nothing = csr_array(split.train.shape, dtype=np.float32)

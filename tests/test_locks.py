@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,13 +11,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from skipping import posix
-from small_run import LONG, QUIET, assert_same_end, contents, small_data, stopped_run, trained_run
+from small_run import CLI, LONG, QUIET, assert_same_end, contents, often
 
 from concf.data.split import Split
 from concf.errors import ConcfWarning
@@ -27,25 +25,7 @@ from concf.models import load_run, train
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS
 from concf.service.loading import Loader
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 WAIT = 120
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("data") / "small")
-
-
-@pytest.fixture(scope="module")
-def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stopped_run(data, tmp_path_factory.mktemp("stopped") / "run")
-
-
-@pytest.fixture
-def stopped(stopped_once: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
 
 
 HOLDER = """
@@ -71,7 +51,7 @@ def holder(stopped: Path) -> Iterator[subprocess.Popen[str]]:
 
 @posix
 def test_a_second_process_is_refused_until_the_first_is_killed(
-    concf: CLI, stopped: Path, holder: subprocess.Popen[str], data: Path, tmp_path: Path
+    concf: CLI, stopped: Path, holder: subprocess.Popen[str], whole: Path
 ) -> None:
     before = contents(stopped)
     code, out, err = concf("train", "--resume", "--out", stopped)
@@ -82,46 +62,21 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     holder.wait()
     assert f"process {holder.pid} on" in (stopped / LOCK).read_text()
     assert concf("train", "--resume", "--out", stopped)[0] == 0
-    assert_same_end(stopped, trained_run(data, tmp_path / "whole"))
+    assert_same_end(stopped, whole)
     assert sorted(contents(stopped)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
 
 
-WAYS: dict[str, Callable[[Path], Any]] = {
-    "load_run": load_run, "Recommender": Recommender.load, "service": lambda folder: Loader()(folder, 1),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_is_not_finished_says_so(concf: CLI, stopped: Path, data: Path, way: str) -> None:
-    with pytest.warns(ConcfWarning, match="the run is not finished; this is the best of its first 6 epochs") as notes:
-        WAYS[way](stopped)
-    assert len([each for each in notes if each.category is ConcfWarning]) == 1
-    if way == "load_run":
-        code, _, err = concf("evaluate", stopped, "--at", "5")
-        assert (code, err.count("not finished")) == (0, 1)
-        train(Split.load(data), out=stopped, resume=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ConcfWarning)
-            WAYS[way](stopped)
-
-
-def until_checkpoint(out: Path, is_running: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not (out / CHECKPOINT).exists():
-        assert is_running()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def assert_stopped_and_resumable(out: Path, err: str) -> None:
-    assert err.splitlines()[-1] == f"concf: stopped. Continue with: concf train --resume --out {out}"
-    assert "Traceback" not in err
-    done = json.loads((out / HISTORY).read_text().splitlines()[-1])["epoch"]
-    assert done < 399
-    run = load_run(out)
-    assert not run.finished
-    with pytest.raises(KeyboardInterrupt):  # nothing is locked any more
-        train(run.data, out=out, resume=True, watch=lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+def test_a_run_that_is_not_finished_says_so(concf: CLI, stopped: Path, data: Path) -> None:
+    for way in (load_run, Recommender.load, lambda folder: Loader()(folder, 1)):
+        with pytest.warns(ConcfWarning, match="not finished; this is the best of its first 6 epochs") as notes:
+            way(stopped)
+        assert len([each for each in notes if each.category is ConcfWarning]) == 1
+    code, _, err = concf("evaluate", stopped, "--at", "5")
+    assert (code, err.count("not finished")) == (0, 1)
+    train(Split.load(data), out=stopped, resume=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConcfWarning)
+        load_run(stopped)
 
 
 # The signal may strike while a file is being opened, before its `with` has begun; it is closed all the same.
@@ -133,14 +88,24 @@ def test_sigterm_says_how_to_resume_as_ctrl_c_does(concf: CLI, data: Path, tmp_p
     out, not_handled = tmp_path / "run", []
 
     def terminate() -> None:
-        until_checkpoint(out, lambda: True)
+        deadline = time.monotonic() + WAIT
+        while not (out / CHECKPOINT).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, lambda *_: not_handled.append(True))
     try:
         threading.Thread(target=terminate, daemon=True).start()
-        code, _, err = concf("train", data, "--out", out, *LONG, "--set", "training.epochs=400")
+        with often():
+            code, _, err = concf("train", data, "--out", out, *LONG, "--set", "training.epochs=400")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (code, not_handled) == (128 + signal.SIGTERM, [])
-    assert_stopped_and_resumable(out, err)
+    assert err.splitlines()[-1] == f"concf: stopped. Continue with: concf train --resume --out {out}"
+    assert "Traceback" not in err
+    assert json.loads((out / HISTORY).read_text().splitlines()[-1])["epoch"] < 399
+    run = load_run(out)
+    assert not run.finished
+    with pytest.raises(KeyboardInterrupt):  # nothing is locked any more
+        train(run.data, out=out, resume=True, watch=lambda _: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -18,14 +18,7 @@ from concf.reference import train as reference
 from concf.reference.model import Model
 from concf.reference.trainer import Trainer
 from concf.runs import memory
-from concf.runs.memory import (
-    KEPT,
-    MMAP_THRESHOLD,
-    TRIM_THRESHOLD,
-    USUAL,
-    available_memory,
-    cgroup_memory,
-)
+from concf.runs.memory import KEPT, MMAP_THRESHOLD, TRIM_THRESHOLD, USUAL, available_memory, cgroup_memory
 from concf.runtime.process_group import ProcessGroup
 from concf.strong import train as strong
 from concf.strong.combine import combine
@@ -183,13 +176,3 @@ def test_training_in_a_host_program_leaves_malloc_alone(library: Library) -> Non
     memory.own_process.clear()
     train(data(), settings, device="cpu")
     assert library.told == []
-
-
-def test_the_command_line_owns_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    from concf.cli import app
-
-    ours = Event()
-    monkeypatch.setattr(app, "own_process", ours)
-    monkeypatch.setattr(app, "app", lambda **_: None)
-    app.main()
-    assert ours.is_set()

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy.sparse import csr_array
 from small_run import often
 
@@ -20,11 +19,7 @@ from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.validation import fitting_metric, refuse_blind
 from concf.models import choose_settings, train
-from concf.reference.run import ReferenceRun
 from concf.reference.trainer import Trainer
-from concf.runs.run import Run
-
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 
 @cache
@@ -49,16 +44,13 @@ def parts(items: int, trained: int, validated: int, users: int = 6) -> Any:
     return Parts(csr_array(train), csr_array(valid), np.arange(users))
 
 
-@pytest.mark.parametrize(
-    ("items", "trained", "expected"),
-    [
-        (520, 20, "recall@50"),
-        (519, 20, "ndcg@49"),
-        (600, 500, "ndcg@10"),  # many items, few of them left to rank
-        (40, 8, "ndcg@5"),
-        (6, 3, "ndcg@5"),
-    ],
-)
+@pytest.mark.parametrize(("items", "trained", "expected"), [
+    (520, 20, "recall@50"),
+    (519, 20, "ndcg@49"),
+    (600, 500, "ndcg@10"),  # many items, few of them left to rank
+    (40, 8, "ndcg@5"),
+    (6, 3, "ndcg@5"),
+])  # fmt: skip
 def test_auto_is_the_usual_metric_or_one_of_far_fewer_places_than_candidates(
     items: int, trained: int, expected: str
 ) -> None:
@@ -109,28 +101,6 @@ def test_a_catalogue_of_40_items_ships_heads_that_have_learned(preset: str) -> N
         assert means["ndcg@5"] > 1.5 * max(evaluate(each, data, at=5).means()["ndcg@5"] for each in untrained.values())
     with pytest.raises(ConfigError, match="cannot tell one epoch from another"):
         train(data, choose_settings(chosen, {"training": {"metric": "recall@50"}}))
-
-
-def noticed(figures: list[float]) -> Run:
-    """A run of one head that came to these."""
-    chosen = choose_settings("reference", {"model": {"dimensions": 8}}, single="bpr")
-    trainer = Trainer(small(), chosen)
-    run = ReferenceRun(small(), chosen, 0, torch.device("cpu"), trainer.model)
-    for epoch, figure in enumerate(figures):
-        with torch.no_grad():
-            trainer.model.user.fill_(epoch)
-        run.notice(epoch, {"bpr": figure}, {}, dict)
-    return run
-
-
-@pytest.mark.parametrize(
-    ("figures", "epoch", "rose"),
-    [([1.0, 1.0, 1.0], 2, 0), ([0.2, 0.5, 0.4, 0.5, 0.1], 3, 1), ([0.0, 0.0], 1, 0), ([0.3, 0.2], 0, 0)],
-)
-def test_ties_go_to_the_later_epoch_and_are_no_rise(figures: list[float], epoch: int, rose: int) -> None:
-    best = noticed(figures).best["bpr"]
-    assert (best.epoch, best.rose, best.validation) == (epoch, rose, max(figures))
-    assert (best.state["user"] == epoch).all()
 
 
 def test_patience_is_not_renewed_by_ties_whoever_goes_on(tmp_path: Path) -> None:

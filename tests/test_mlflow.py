@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from small_recipe import data as recipe_data
 from small_recipe import small
-from small_run import SETS, SMALL, Killed, die_after, often, small_data
+from small_run import CLI, SETS, SMALL, Killed, die_after, often
 
 from concf.data.split import Split
 from concf.errors import ConcfWarning
@@ -20,14 +19,7 @@ from concf.models import choose_settings, load_run, train
 from concf.report.mlflow import ID, MLflow
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-CLI = Callable[..., tuple[int, str, str]]
 FEW = choose_settings("reference", words=[*SMALL, "training.epochs=4", "objectives=bpr,bpr#2"])
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("mlflow") / "data")
 
 
 @pytest.fixture(autouse=True)

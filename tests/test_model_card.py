@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import polars as pl
 import pytest
 from small_recipe import data as recipe_data
 from small_recipe import small
-from small_run import SMALL, contents, small_data, stopped_run
+from small_run import CLI, SMALL, contents, stopped_run
 
 from concf.data.prepare import prepare
 from concf.data.split import Split
@@ -20,14 +19,6 @@ from concf.models import PRESETS, choose_settings, load_run, train
 from concf.runs.checkpoint import CARD, RunFolder
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
-
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-CLI = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("card") / "data")
 
 
 @pytest.fixture(scope="module", params=["stages", "epochs", "everything"])

@@ -23,7 +23,7 @@ from concf.inference.rules import Rules
 from concf.inference.titles import Catalogue
 from concf.models import load_run
 
-pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore::concf.errors.ConcfWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::concf.errors.ConcfWarning")
 ARRAYS = np.random.default_rng(2)
 
 
@@ -164,12 +164,8 @@ def test_features_are_numbers_categories_and_words() -> None:
     assert price.tolist() == [-1, 1, 0, 0]
     assert since.tolist() == [-1, 1, 0, 0]
     assert on[0] == on[2] == on[3] > 0 > on[1]
-    assert features[:, 3:].tolist() == [
-        [1, 1, 1],
-        [1, 1, 0],
-        [0, 0, 1],
-        [0, 0, 1],
-    ]  # red, a, true: in two trained items
+    words = [[1, 1, 1], [1, 1, 0], [0, 0, 1], [0, 0, 1]]  # red, a, true: in two trained items
+    assert features[:, 3:].tolist() == words
 
 
 def test_bad_catalogues_are_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
 from math import floor, log2
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from pydantic import ValidationError
 from scipy.sparse import csr_array
-from small_recipe import LOG, small
+from small_recipe import CLI, LOG, small
 
 from concf.comparison.compare import compare
 from concf.consensus.consensus import CONSENSUS
@@ -28,9 +26,6 @@ from concf.models import choose_settings, load_run, train
 from concf.report.gather import gather
 from concf.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 SHARES: dict[str, Any] = {"valid": 0.25, "test": 0.25, "wanted": 0.3}
 
 
@@ -115,7 +110,6 @@ def test_nonsense_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    torch.set_num_threads(1)
     return train(split(), small(), seed=3)
 
 

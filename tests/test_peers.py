@@ -18,8 +18,6 @@ from concf.reference.model import Model
 from concf.reference.trainer import Trainer
 from reproduction.ablations import ABLATIONS, ensemble_divergence
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 train = partial(train_anywhere, device="cpu")
 PCL = ABLATIONS["PCL"]
 double = torch.float64

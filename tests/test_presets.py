@@ -1,4 +1,4 @@
-"""The presets row by row, how settings are layered, and what users bring of their own."""
+"""The presets, how settings are layered, and what users bring of their own."""
 
 from __future__ import annotations
 
@@ -25,39 +25,7 @@ from concf.reference.heads import DotHead
 from concf.reference.objectives import FIVE, OBJECTIVES, Objective
 from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer
-from concf.runs.settings import RunSettings
 from concf.strong.settings import StrongSettings
-
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-COLUMNS = ("paper", "released", "reference")
-EVERYONE: tuple[str, ...] = ()
-COLUMN_WISE = ("multinomial-users",)
-ROWS: dict[str, tuple[Any, Any, Any]] = {  # those that differ between the columns, and what is the paper's in all
-    "consensus.consistency_temperature": (10, 100, 100), "consensus.every": (20, 10, 20),
-    "consensus.weight": (0.01, 0.005, 0.005), "consensus.window_moves": (True, False, True),
-    "consensus.window": (5, 5, 10),
-    "consensus.newest_votes": (True, False, True), "consensus.non_voting": (COLUMN_WISE, EVERYONE, EVERYONE),
-    "consensus.first_consensus_epoch": (100, 51, 181),  # the Q-th ranking is made after epoch (Q - 1) p
-    "consensus.weight_range": (None, (0.5, 2), (0.5, 2)), "consensus.clip": (None, 40, None),
-    "training.epochs": (500, 200, 500), "training.patience": (20, None, 20), "training.weight_decay": (0, 1e-5, 1e-5),
-    "balance.ratio_of": ("whole", "own", "own"), "balance.settle": (0, 10, 10),
-    "balance.norm": ("joint", "sides", "sides"), "balance.optimiser": ("descent", "adam", "adam"),
-    "losses.distance": ("plain", "squared", "squared"), "losses.error_scale": (0.5, 1, 1),
-    "model.initial_std": (None, 0.01, 0.01), "model.dropout": (0, 0.1, 0.1),
-} | {name: (value,) * 3 for name, value in {
-    "consensus.temperature": 10, "consensus.top_k": 100, "consensus.kept": 500, "consensus.length": 50,
-    "consensus.target_length": 100, "objectives": FIVE, "balance.on": True, "losses.margin": 1,
-    "model.dimensions": 64, "model.encoder": "mlp", "model.sharing": "embedding", "training.learning_rate": 0.01,
-    "training.batch": 1024, "training.metric": "auto",
-}.items()}  # fmt: skip
-
-
-def setting(chosen: RunSettings, name: str) -> Any:
-    found: Any = chosen
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def tiny() -> Split:
@@ -71,16 +39,11 @@ QUICK: dict[str, Any] = {
 }
 
 
-def test_the_rows_of_the_presets() -> None:
-    for name, row in ROWS.items():
-        assert tuple(setting(PRESETS[column], name) for column in COLUMNS) == row, name
-
-
 def test_the_default_is_strong_and_of_one_objective_alone_the_reference() -> None:
     assert choose_settings() == PRESETS["strong"] == StrongSettings() == ConCF().settings
     assert choose_settings(single="bpr") == ReferenceSettings().single("bpr")
     assert ReferenceSettings() == PRESETS["reference"]
-    assert set(PRESETS) == {*COLUMNS, "strong"}
+    assert set(PRESETS) == {"paper", "released", "reference", "strong"}
 
 
 def test_settings_are_layered(tmp_path: Path) -> None:
@@ -169,17 +132,6 @@ def test_what_cannot_be_found_is_refused_by_its_name(changes: dict[str, Any]) ->
     name = changes["model"]["encoder"] if "model" in changes else changes["objectives"][1]
     with pytest.raises(ConfigError, match=f"'{name}'"):
         train(tiny(), changes, preset="reference")
-
-
-@pytest.mark.parametrize(("preset", "name", "value"), [
-    ("strong", "losses", {"margin": 0.3}), ("reference", "budget", "fast"),
-])  # fmt: skip
-def test_a_setting_of_the_other_model_is_refused_with_the_presets_of_that_model(
-    preset: str, name: str, value: object
-) -> None:
-    other = StrongSettings if isinstance(PRESETS[preset], ReferenceSettings) else ReferenceSettings
-    with pytest.raises(ConfigError, match=f"{name}.*: of the model {other.kind}.*{', '.join(other.presets)}"):
-        choose_settings(preset, {name: value})
 
 
 def test_a_voter_of_one_s_own_votes_from_its_budget_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

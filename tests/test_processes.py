@@ -34,8 +34,6 @@ from concf.runs import job as jobs
 from concf.runs.run import Run
 from concf.runtime.process_group import ProcessGroup, fingerprint
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 once = cache(trained)  # in one process, in double precision; said with `out`, its checkpoint is there too
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from test_time_protocol import by_pair
 
 from concf.data.interactions import Interactions
 from concf.data.parts import TEST, TRAIN, UNEVALUATED, VALID
@@ -21,26 +22,9 @@ from concf.data.prepare import prepare, write_parts
 from concf.data.protocols import Given, Paper, Random
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
-from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 
 LOG = Simulation(users=120, items=60, events=4000).draw(7)
-PROTOCOLS = ["paper", "released", "random", "leave-last", "time"]
-SEEDED = [*PROTOCOLS, "new-items"]
-
-
-def parts_by_pair(split: Split) -> dict[tuple[Any, Any], int]:
-    data = split.interactions
-    users, items = data.user_ids.values[data.user].tolist(), data.item_ids.values[data.item].tolist()
-    return dict(zip(zip(users, items, strict=True), split.parts.tolist(), strict=True))
-
-
-@pytest.mark.parametrize("protocol", [*SEEDED, "new-users"])
-def test_same_seed_same_split_whatever_the_row_order(protocol: str) -> None:
-    first = prepare(LOG, protocol=protocol, seed=3)
-    again = prepare(LOG.sample(fraction=1.0, shuffle=True, seed=1), protocol=protocol, seed=3)
-    assert parts_by_pair(first) == parts_by_pair(again)
-    assert first.hash == again.hash
 
 
 @pytest.mark.parametrize("protocol", ["paper", "random", "new-users"])
@@ -84,25 +68,9 @@ def test_leave_last_takes_the_newest(n: int) -> None:
         assert (mine & (split.parts != TRAIN)).sum() == 2 * n
 
 
-def test_time_cuts_everyone_at_the_same_moments() -> None:
-    times = read(LOG).timestamp
-    assert times is not None
-    cuts = np.quantile(times, [0.6, 0.8])
-    split = prepare(LOG, protocol="time", valid_from=cuts[0], test_from=cuts[1])
-    when = split.interactions.timestamp
-    assert when is not None
-    assert when[split.parts == TRAIN].max() < cuts[0]
-    assert cuts[0] <= when[split.parts == VALID].min() <= when[split.parts == VALID].max() < cuts[1]
-    assert when[split.parts == TEST].min() >= cuts[1]
-    by_share = prepare(LOG, protocol="time", valid=0.2, test=0.2)
-    assert by_share.counts()["train"] == pytest.approx(0.6 * len(split.interactions), rel=0.01)
-    with pytest.raises(DataError, match="nothing lies between"):
-        prepare(LOG, protocol="time", valid_from=cuts[1], test_from=cuts[0])
-
-
 def test_new_items_train_nowhere_and_are_the_only_candidates() -> None:
     split = prepare(LOG, protocol="new-items", seed=3, test=0.2)
-    parts, items = parts_by_pair(split), split.interactions.item_ids.values.tolist()
+    parts, items = by_pair(split), split.interactions.item_ids.values.tolist()
     new = {item for (_, item), part in parts.items() if part % UNEVALUATED == TEST}
     assert len(new) == floor(0.2 * len(items))
     for (user, item), part in parts.items():
@@ -119,7 +87,7 @@ def test_new_items_train_nowhere_and_are_the_only_candidates() -> None:
 def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
     train = ([1, 1, 2, 2, 3, 3], ["a", "b", "a", "c", "b", "e"])
     split = prepare(train, protocol="given", valid=([1, 2], ["c", "b"]), test=([1, 1, 1, 2], ["a", "d", "e", "b"]))
-    parts = parts_by_pair(split)
+    parts = by_pair(split)
     assert parts[(1, "a")] == TRAIN  # also in test
     assert parts[(1, "c")] == VALID
     assert parts[(1, "e")] == TEST
@@ -191,13 +159,13 @@ def test_the_newest_of_lines_in_order_of_time(tmp_path: Path) -> None:
     words: dict[str, Any] = {"format": "user-lines", "ordered": True}
     given_parts = {"protocol": "given", "valid": 0.25, "test": tmp_path / "test.txt", "newest": True}
     newest = prepare(tmp_path / "train.txt", **words, **given_parts)
-    parts = parts_by_pair(newest)
+    parts = by_pair(newest)
     assert {pair for pair, part in parts.items() if part == VALID} == {(0, 1), (1, 5), (2, 3), (3, 7)}
     last = prepare(tmp_path / "train.txt", **words, protocol="leave-last")
-    assert [parts_by_pair(last)[pair] for pair in ((0, 1), (0, 5), (0, 3))] == [TEST, VALID, TRAIN]
+    assert [by_pair(last)[pair] for pair in ((0, 1), (0, 5), (0, 3))] == [TEST, VALID, TRAIN]
     for split in (last, newest):
         assert split.interactions.timestamp is None  # places are no times
-        assert parts_by_pair(split.with_seed(9)) == parts_by_pair(split)
+        assert by_pair(split.with_seed(9)) == by_pair(split)
 
 
 NONSENSE: list[tuple[Any, dict[str, Any], str]] = [

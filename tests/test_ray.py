@@ -8,19 +8,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from ray_work import BAD, DEADLY, FATAL, Counting, Interrupted
 from skipping import absent, posix
-from small_run import SMALL, small_data
+from small_run import CLI
+from small_service import run_folder
 
 from concf.baselines.factorisation import Popularity
 from concf.baselines.table import Candidate
@@ -31,26 +31,11 @@ from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
-from concf.models import choose_settings, train
-from concf.runs.checkpoint import RunFolder
 from concf.runtime import executors
 from concf.runtime.executors import STARTED, execute, one_after_the_other, ray_cluster
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 USERS, SIZE, CORES, LIMIT = 40, 7, 2, 60.0
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("run")
-    data = Split.load(small_data(folder / "data"))
-    train(data, choose_settings("reference", words=SMALL), out=folder / "run")
-    RunFolder(folder / "run").keep(data)
-    return folder / "run"
 
 
 @pytest.fixture
@@ -79,8 +64,8 @@ def ray() -> Iterator[Any]:
             yield started
 
 
-def plain(run: Path, users: Any = None, k: int = 5, **options: Any) -> pl.DataFrame:
-    return Recommender.load(run).recommend(users, k, **options)
+def plain(users: Any = None, k: int = 5, **options: Any) -> pl.DataFrame:
+    return Recommender.load(run_folder()).recommend(users, k, **options)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -100,9 +85,9 @@ def test_parts_hold_everyone_once_in_whole_blocks(users: int, block: int, k: int
 
 
 @pytest.mark.parametrize("options", [{}, {"by": "multinomial", "rules": Rules(filter_viewed=False), "exclude": [3, 4]}])
-def test_parts_hold_the_lists_of_the_plain_path(run: Path, tmp_path: Path, here: None, options: dict[str, Any]) -> None:
-    rows = write_lists(run, tmp_path / "recs", k=5, engine="ray", parts=SEVENS, **options)
-    lists, expected = pl.read_parquet(tmp_path / "recs"), plain(run, **options)
+def test_parts_hold_the_lists_of_the_plain_path(tmp_path: Path, here: None, options: dict[str, Any]) -> None:
+    rows = write_lists(run_folder(), tmp_path / "recs", k=5, engine="ray", parts=SEVENS, **options)
+    lists, expected = pl.read_parquet(tmp_path / "recs"), plain(**options)
     assert lists.drop("score").equals(expected.drop("score"))
     assert lists["score"].to_list() == pytest.approx(expected["score"].to_list(), rel=1e-6)
     assert lists.schema == expected.schema
@@ -112,7 +97,7 @@ def test_parts_hold_the_lists_of_the_plain_path(run: Path, tmp_path: Path, here:
 
 @posix
 def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
-    run: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim, killed = tmp_path / "victim", []
 
@@ -126,38 +111,36 @@ def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
     monkeypatch.setattr(bulk, "Lists", Interrupted)
     killer = threading.Thread(target=kill)
     killer.start()
-    rows = write_lists(run, tmp_path / "recs", k=5, engine="ray", workers=2, parts=SEVENS)
+    rows = write_lists(run_folder(), tmp_path / "recs", k=5, engine="ray", workers=2, parts=SEVENS)
     killer.join()
     assert killed
     assert killed[0] != os.getpid()
     assert FATAL in [part.begin for part in SEVENS[1:-1]]
     lists = pl.read_parquet(tmp_path / "recs")
-    assert lists.equals(plain(run))
+    assert lists.equals(plain())
     assert rows == len(lists) == len(lists.unique(["user_id", "item_id"]))
     assert names_in(tmp_path / "recs") == [part.name for part in SEVENS]
     assert names_in(tmp_path) == ["recs", "victim"]
 
 
-def test_a_failure_leaves_nothing_behind_but_what_was_there(run: Path, tmp_path: Path, here: None) -> None:
+def test_a_failure_leaves_nothing_behind_but_what_was_there(tmp_path: Path, here: None) -> None:
     with pytest.raises(DataError, match="no user is called 77777"):
-        write_lists(run, tmp_path / "recs", [1, 77777], engine="ray", parts=[Part(0, 1), Part(1, 2)])
+        write_lists(run_folder(), tmp_path / "recs", [1, 77777], engine="ray", parts=[Part(0, 1), Part(1, 2)])
     assert names_in(tmp_path) == []
-    write_lists(run, tmp_path / "recs", [1], engine="ray")
+    write_lists(run_folder(), tmp_path / "recs", [1], engine="ray")
     with pytest.raises(DataError, match="no user is called 77777"):
-        write_lists(run, tmp_path / "recs", [1, 77777], engine="ray", parts=[Part(0, 1), Part(1, 2)])
-    assert pl.read_parquet(tmp_path / "recs").equals(plain(run, [1], 10))
-    write_lists(run, tmp_path / "recs", [], engine="ray")  # a folder of ours is replaced
-    assert pl.read_parquet(tmp_path / "recs").equals(plain(run, []))
+        write_lists(run_folder(), tmp_path / "recs", [1, 77777], engine="ray", parts=[Part(0, 1), Part(1, 2)])
+    assert pl.read_parquet(tmp_path / "recs").equals(plain([1], 10))
+    write_lists(run_folder(), tmp_path / "recs", [], engine="ray")  # a folder of ours is replaced
+    assert pl.read_parquet(tmp_path / "recs").equals(plain([]))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")
     with pytest.raises(DataError, match="not a folder that concf made"):
-        write_lists(run, tmp_path / "other", [1], engine="ray")
+        write_lists(run_folder(), tmp_path / "other", [1], engine="ray")
     assert names_in(tmp_path / "other") == ["letter.txt"]
 
 
-def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def elsewhere(work: bulk.Lists, jobs: Any, *_: Any) -> Any:
         for job, done in one_after_the_other(work, jobs):
             if job[0].begin == SIZE:
@@ -166,20 +149,20 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(
 
     monkeypatch.setattr(bulk, "execute", elsewhere)
     with pytest.raises(DataError, match="on storage that all workers share"):
-        write_lists(run, tmp_path / "recs", engine="ray", parts=SEVENS)
+        write_lists(run_folder(), tmp_path / "recs", engine="ray", parts=SEVENS)
     assert names_in(tmp_path) == []
 
 
-def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
-    data, models = Split.load(small_data(tmp_path / "data")), {"popular": Candidate(Popularity)}
-    alone = compare(data, models, seeds=2).entrants[0]
-    entrant = compare(data, models, seeds=2, engine="ray:1").entrants[0]
+def test_a_comparison_is_that_of_one_process(data: Path, ray: Any) -> None:
+    split, models = Split.load(data), {"popular": Candidate(Popularity)}
+    alone = compare(split, models, seeds=2).entrants[0]
+    entrant = compare(split, models, seeds=2, engine="ray:1").entrants[0]
     assert (entrant.settings, entrant.validation, entrant.tests) == (alone.settings, alone.validation, alone.tests)
 
 
-def test_without_ray_the_extra_is_named(run: Path, tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_extra_is_named(tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    code, _, err = concf("recommend", run, "--engine", "ray", "--out", tmp_path / "recs")
+    code, _, err = concf("recommend", run_folder(), "--engine", "ray", "--out", tmp_path / "recs")
     assert code == 2
     assert "pip install 'concf[ray]'" in err
     assert names_in(tmp_path) == []

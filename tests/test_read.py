@@ -39,27 +39,24 @@ def rows(separator: str) -> str:
     return "".join(f"{user}{separator}{item}\n" for user, item in PAIRS)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.csv", rows(",")),
-        ("a.csv", "\ufeffuser_id,item_id\n" + rows(",")),
-        ("a.csv", "user_id,item_id\r\n" + rows(",").replace("\n", "\r\n")),
-        ("a.csv", "item_id,note,user_id\n" + "".join(f'{i},"x,y",{u}\n' for u, i in PAIRS)),
-        ("a.tsv", "user\titem\n" + rows("\t")),
-        ("a.txt", rows("|")),
-        ("a.dat", rows("::")),
-        ("a.txt", rows(" ")),
-        ("packed-without-suffix", gzip.compress(rows("\t").encode(), mtime=0)),
-        ("a.inter", "user_id:token\titem_id:token\trating:float\n" + "".join(f"{u}\t{i}\t3\n" for u, i in PAIRS)),
-        ("a.jsonl", "".join(json.dumps({"user_id": u, "item_id": i}) + "\n" for u, i in PAIRS)),
-        (
-            "a.jsonl.gz",
-            gzip.compress("".join(json.dumps({"item": i, "user": u}) + "\n" for u, i in PAIRS).encode(), mtime=0),
-        ),
-        ("train.txt", "1 20 10\n3 10 5\n22 20\n"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content"), [
+    ("a.csv", rows(",")),
+    ("a.csv", "\ufeffuser_id,item_id\n" + rows(",")),
+    ("a.csv", "user_id,item_id\r\n" + rows(",").replace("\n", "\r\n")),
+    ("a.csv", "item_id,note,user_id\n" + "".join(f'{i},"x,y",{u}\n' for u, i in PAIRS)),
+    ("a.tsv", "user\titem\n" + rows("\t")),
+    ("a.txt", rows("|")),
+    ("a.dat", rows("::")),
+    ("a.txt", rows(" ")),
+    ("packed-without-suffix", gzip.compress(rows("\t").encode(), mtime=0)),
+    ("a.inter", "user_id:token\titem_id:token\trating:float\n" + "".join(f"{u}\t{i}\t3\n" for u, i in PAIRS)),
+    ("a.jsonl", "".join(json.dumps({"user_id": u, "item_id": i}) + "\n" for u, i in PAIRS)),
+    (
+        "a.jsonl.gz",
+        gzip.compress("".join(json.dumps({"item": i, "user": u}) + "\n" for u, i in PAIRS).encode(), mtime=0),
+    ),
+    ("train.txt", "1 20 10\n3 10 5\n22 20\n"),
+])  # fmt: skip
 def test_every_file_format_gives_the_same_pairs(tmp_path: Path, name: str, content: str | bytes) -> None:
     assert pairs(read(write(tmp_path / name, content))) == sorted(PAIRS)
 
@@ -110,15 +107,11 @@ def test_a_rating_threshold_makes_explicit_feedback_implicit(tmp_path: Path) -> 
     assert liked.user_ids.values.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("texts", "order"),
-    [
-        (["30", "10", "20"], [2, 0, 1]),
-        (["3.5", "1.25", "2"], [2, 0, 1]),
-        (["2020-03-01", "2020-01-01", "2020-02-01"], [2, 0, 1]),
-        (["2020-01-01T10:00:00", "2020-01-01T08:00:00", "2020-01-01T09:30:00"], [2, 0, 1]),
-    ],
-)
+@pytest.mark.parametrize(("texts", "order"), [
+    (["30", "10", "20"], [2, 0, 1]), (["3.5", "1.25", "2"], [2, 0, 1]),
+    (["2020-03-01", "2020-01-01", "2020-02-01"], [2, 0, 1]),
+    (["2020-01-01T10:00:00", "2020-01-01T08:00:00", "2020-01-01T09:30:00"], [2, 0, 1]),
+])  # fmt: skip
 def test_times_may_be_numbers_or_dates(tmp_path: Path, texts: list[str], order: list[int]) -> None:
     lines = "".join(f"1,{item},{text}\n" for item, text in enumerate(texts))
     found = read(write(tmp_path / "a.csv", "user_id,item_id,timestamp\n" + lines))
@@ -135,17 +128,14 @@ def test_columns_can_be_named_by_name_or_place_or_left_out(tmp_path: Path) -> No
     assert (pairs(found), found.timestamp.tolist()) == ([(5, 1), (5, 3)], [2, 4])
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("decimal commas.csv", "1;10;3,5\n2;11;4,5\n", [(1, 10), (2, 11)]),
-        ("names with spaces.csv", "u 1,a b c\nu 2,d e f\n", [("u 1", "a b c"), ("u 2", "d e f")]),
-        ("counted, all alike.dat", "3 1 2 3\n3 4 5 6\n", [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (1, 6)]),
-        ("a column called row.csv", "row,user_id,item_id\n9,1,2\n9,3,4\n", [(1, 2), (3, 4)]),
-        ("long lines.txt", "".join(f"{u} {' '.join(map(str, range(20000 + u)))}\n" for u in (1, 2, 3)), None),
-        ("quotes.inter", 'user_id:token\titem_id:token\n1\t"a\n2\tb"\n', [(1, '"a'), (2, 'b"')]),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "expected"), [
+    ("decimal commas.csv", "1;10;3,5\n2;11;4,5\n", [(1, 10), (2, 11)]),
+    ("names with spaces.csv", "u 1,a b c\nu 2,d e f\n", [("u 1", "a b c"), ("u 2", "d e f")]),
+    ("counted, all alike.dat", "3 1 2 3\n3 4 5 6\n", [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (1, 6)]),
+    ("a column called row.csv", "row,user_id,item_id\n9,1,2\n9,3,4\n", [(1, 2), (3, 4)]),
+    ("long lines.txt", "".join(f"{u} {' '.join(map(str, range(20000 + u)))}\n" for u in (1, 2, 3)), None),
+    ("quotes.inter", 'user_id:token\titem_id:token\n1\t"a\n2\tb"\n', [(1, '"a'), (2, 'b"')]),
+])  # fmt: skip
 def test_text_that_is_easily_misread(tmp_path: Path, name: str, content: str, expected: list | None) -> None:
     found = read(write(tmp_path / name, content))
     assert len(found) == 60006 if expected is None else pairs(found) == expected

@@ -3,13 +3,13 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from small_run import CLI
 from typer.main import get_command
 
 from concf.cli.app import app
@@ -23,7 +23,6 @@ from concf.data.simulate import Simulation
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
 
-CLI = Callable[..., tuple[int, str, str]]
 LOG = (
     Simulation(users=30, items=20, events=900, tastes=3)
     .draw(1)

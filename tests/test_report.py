@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import polars as pl
@@ -19,7 +15,7 @@ import small_recipe
 from browsing import Page as Browsed
 from browsing import axe_script, browser, on_a_screen, violations
 from page_reader import Page, read_page
-from small_run import SMALL, contents, stopped_run
+from small_run import CLI, SMALL, contents, stopped_run
 
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
@@ -31,13 +27,10 @@ from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, load_run, train
 from concf.report.gather import COLUMNS, gather
-from concf.report.page import CURVES, intervals, looks_of, page
+from concf.report.page import CURVES, page
 from concf.runs.checkpoint import CHECKPOINT, RunFolder
 from concf.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_id", "item_id")
 NASTY = "</td></style><script>alert(\"{}\")</script><b onmouseover='x'>&amp;]]>\u202e\x01"
 CHANGES = ('consensus.non_voting=["cml"]', "training.metric=ndcg@5")
@@ -273,13 +266,6 @@ def test_nothing_held_out_to_test_on(folder: Path) -> None:
     assert shown.tables["results", "Validation"][1][:2] == ["bpr", f"{whole.best['bpr'].validation:.4f}"]
 
 
-def test_without_the_extra_it_is_named(concf: CLI, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "concf.report.page", raising=False)
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    code, out, err = concf("report", folder)
-    assert (code, out, "pip install 'concf[report]'" in err) == (2, "", True)
-
-
 OVERLAPS = """
 return [...document.querySelectorAll('.chart')].flatMap((chart) => {
   const boxes = [...chart.querySelectorAll('text')].map((each) => [each.textContent, each.getBoundingClientRect()]);
@@ -305,21 +291,3 @@ def test_the_page_fits_every_window_and_axe_finds_nothing_wrong(
             assert name == "reference" or browsed.run(OVERLAPS) == []
             assert width != 1400 or violations(browsed, script) == []
         assert browsed.complaints() == []
-
-
-ODD = "<b>$x_1$ & 'y'\"#0072b2"
-
-
-def test_names_are_text_whatever_they_hold_and_stay_different() -> None:
-    names = [ODD, *(f"weighted-squares-of-0.0{end}" for end in ("2", "4", "3#student", "4#student"))]
-    rows = {name: {"mean": 0.12344, "low": 0.1, "high": 0.3} for name in names}
-    drawing = intervals("k", f"label {ODD}", rows, looks_of(names))
-    parsed = ElementTree.fromstring(drawing)
-    assert parsed.get("aria-label") == f"label {ODD}"
-    titles = [each.text for each in parsed.iter("title")]
-    assert titles.count(f"{ODD} 0.1234 (0.1000 to 0.3000)") == 2  # of the bar and of the mark
-    assert not list(parsed.iter("b"))
-    assert (
-        len({each.text for each in parsed.iter("text") if each.text and "…" in each.text and each.text[0] == "w"}) == 4
-    )
-    assert not re.search(r"#[0-9a-f]{6}\b", drawing.replace(ODD[-7:], ""))  # colours are the page's

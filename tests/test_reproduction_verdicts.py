@@ -11,7 +11,7 @@ import pytest
 from reproduction import published
 from reproduction.claims import CLAIMS
 from reproduction.lines import CITEULIKE, Lines
-from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
+from reproduction.published import CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from reproduction.verdicts import (
     FAILS,
     HOLDS,
@@ -23,7 +23,6 @@ from reproduction.verdicts import (
     Case,
     Claim,
     Grade,
-    compare,
     corrected,
     settled,
     together,
@@ -51,22 +50,14 @@ def verdict(name: str, lines: list[Line]) -> str:
     return next(claim.verdict(Lines(lines)).word for claim in CLAIMS if claim.id == name)
 
 
-@pytest.mark.parametrize(
-    ("claim", "variant", "row", "better", "worse"),
-    [
-        ("every-head", "SingleCF", None, FAILS, HOLDS),
-        ("gain-consensus", "ConCF", CONSENSUS, HOLDS, FAILS),
-        ("single-ensemble", "SingleCF", CONSENSUS, FAILS, HOLDS),
-        ("rc-over-r", "ConCF", R_CONSENSUS, FAILS, HOLDS),
-        ("het-over-homogeneous", "homogeneous", None, FAILS, HOLDS),
-        ("homogeneous-over-pcl", "PCL", None, FAILS, HOLDS),
-        ("without-cl", "without CL", None, FAILS, HOLDS),
-        ("kd-concf", "ConCF", None, HOLDS, FAILS),
-        ("balancing", "without balancing", None, FAILS, HOLDS),
-        ("per-batch", "weights per epoch", None, FAILS, HOLDS),
-        ("sharing", "sharing=none", None, FAILS, HOLDS),
-    ],
-)
+@pytest.mark.parametrize(("claim", "variant", "row", "better", "worse"), [
+    ("every-head", "SingleCF", None, FAILS, HOLDS), ("gain-consensus", "ConCF", CONSENSUS, HOLDS, FAILS),
+    ("single-ensemble", "SingleCF", CONSENSUS, FAILS, HOLDS), ("rc-over-r", "ConCF", R_CONSENSUS, FAILS, HOLDS),
+    ("het-over-homogeneous", "homogeneous", None, FAILS, HOLDS), ("homogeneous-over-pcl", "PCL", None, FAILS, HOLDS),
+    ("without-cl", "without CL", None, FAILS, HOLDS), ("kd-concf", "ConCF", None, HOLDS, FAILS),
+    ("balancing", "without balancing", None, FAILS, HOLDS), ("per-batch", "weights per epoch", None, FAILS, HOLDS),
+    ("sharing", "sharing=none", None, FAILS, HOLDS),
+])  # fmt: skip
 def test_verdicts_turn_with_the_figures(claim: str, variant: str, row: str | None, better: str, worse: str):
     for add, word in ((0.2, better), (-0.2, worse)):
 
@@ -81,20 +72,17 @@ def test_verdicts_turn_with_the_figures(claim: str, variant: str, row: str | Non
         assert verdict(claim, lines) == word
 
 
-@pytest.mark.parametrize(
-    ("claim", "variant", "fields", "word"),
-    [
-        ("chr-objective", "model sizes", {"chr": {"bpr d=64": 0.9}}, FAILS),
-        ("chr-lowest", "ConCF", {"chr": {"bpr": 0.9}}, FAILS),
-        ("chr-users", "SingleCF", {"user_chr": {head: [k / 100 for k in range(101)] for head in HEADS}}, HOLDS),
-        ("per-high", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.35) for x in HEADS}}, HOLDS),
-        ("per-a-e", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, FAILS),
-        ("embeddings", "ConCF", {"parameters": {"all": 1000, "embeddings": 995}}, HOLDS),
-        ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "events": 3}}, FAILS),
-        ("consistency-correct", "consistency", {"consistency": {"all": {"correct": [0.1], "incorrect": [0.2]}}}, FAILS),
-        ("rc-over-training", "consistency", {"curves": {"epoch": [20], "all": {"R": [0.2], "RC": [0.1]}}}, FAILS),
-    ],
-)
+@pytest.mark.parametrize(("claim", "variant", "fields", "word"), [
+    ("chr-objective", "model sizes", {"chr": {"bpr d=64": 0.9}}, FAILS),
+    ("chr-lowest", "ConCF", {"chr": {"bpr": 0.9}}, FAILS),
+    ("chr-users", "SingleCF", {"user_chr": {head: [k / 100 for k in range(101)] for head in HEADS}}, HOLDS),
+    ("per-high", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.35) for x in HEADS}}, HOLDS),
+    ("per-a-e", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, FAILS),
+    ("embeddings", "ConCF", {"parameters": {"all": 1000, "embeddings": 995}}, HOLDS),
+    ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "events": 3}}, FAILS),
+    ("consistency-correct", "consistency", {"consistency": {"all": {"correct": [0.1], "incorrect": [0.2]}}}, FAILS),
+    ("rc-over-training", "consistency", {"curves": {"epoch": [20], "all": {"R": [0.2], "RC": [0.1]}}}, FAILS),
+])  # fmt: skip
 def test_verdicts_turn_with_other_fields(claim: str, variant: str, fields: dict[str, Any], word: str):
     assert verdict(claim, LINES) != word
     lines = [each | fields if each["cell"]["variant"] == variant else each for each in LINES]
@@ -115,33 +103,27 @@ def test_sparse_users_must_gain_the_most():
     assert verdict("sparse-users", flat(1)) == UNKNOWN  # a gain, but one split is no test
 
 
-@pytest.mark.parametrize(
-    ("moves", "p", "unless", "grade"),
-    [
-        ((0.02, 0.03, 0.01), 0.04, False, YES),
-        ((0.02, 0.03, -0.01), 0.04, False, YES),  # significant, though not on every split
-        ((0.02, 0.03, 0.01), 0.05, False, OPEN),  # on every split, not significant
-        ((0.05,), None, False, OPEN),  # one split is no test
-        ((-0.02, -0.03, -0.01), 0.04, False, NO),
-        ((0.0, 0.0), 1.0, False, OPEN),
-        ((-0.02, -0.03), 0.04, True, NO),  # what must not be lower is
-        ((-0.02, -0.03), 0.06, True, YES),
-    ],
-)
+@pytest.mark.parametrize(("moves", "p", "unless", "grade"), [
+    ((0.02, 0.03, 0.01), 0.04, False, YES),
+    ((0.02, 0.03, -0.01), 0.04, False, YES),  # significant, though not on every split
+    ((0.02, 0.03, 0.01), 0.05, False, OPEN),  # on every split, not significant
+    ((0.05,), None, False, OPEN),  # one split is no test
+    ((-0.02, -0.03, -0.01), 0.04, False, NO),
+    ((0.0, 0.0), 1.0, False, OPEN),
+    ((-0.02, -0.03), 0.04, True, NO),  # what must not be lower is
+    ((-0.02, -0.03), 0.06, True, YES),
+])  # fmt: skip
 def test_a_case_is_decided_by_its_test(moves: tuple[float, ...], p: float | None, unless: bool, grade: Grade):
     assert Case("", None, moves, p, unless).grade(p) is grade
 
 
-@pytest.mark.parametrize(
-    ("grades", "word"),
-    [
-        ([], UNKNOWN),
-        ([YES, YES], HOLDS),
-        ([YES, OPEN], FAILS),  # half is no majority
-        ([YES, YES, OPEN], IN_PART),
-        ([YES, YES, NO], FAILS),  # one is against it
-    ],
-)
+@pytest.mark.parametrize(("grades", "word"), [
+    ([], UNKNOWN),
+    ([YES, YES], HOLDS),
+    ([YES, OPEN], FAILS),  # half is no majority
+    ([YES, YES, OPEN], IN_PART),
+    ([YES, YES, NO], FAILS),  # one is against it
+])  # fmt: skip
 def test_several_cases_make_one_word(grades: list[Grade], word: str):
     assert together(grades) == word
 
@@ -159,35 +141,3 @@ def test_the_tests_of_a_claim_are_corrected_together():
     alone = Claim("x", "main", "", "", lambda lines: [Case("a", None, up, 0.03)] * 2).verdict(Lines([]))
     assert alone.word == FAILS  # twice 0.03 is not below 0.05
     assert "p 0.06" in alone.figures
-
-
-def test_a_comparison_is_mirrored_and_has_p():
-    ours, theirs = {0: 0.30, 1: 0.32, 2: 0.31}, {0: 0.20, 1: 0.23, 2: 0.21}
-    higher, lower = compare(ours, theirs), compare(theirs, ours)
-    assert higher is not None
-    assert lower is not None
-    assert (higher.grade(higher.p), lower.grade(lower.p)) == (YES, NO)
-    assert higher.p == lower.p
-    assert compare(ours, {}) is None
-
-
-def test_the_best_single_of_a_gain_is_that_of_the_metric():
-    single, concf = (
-        line("SingleCF", {"bpr": 0.3, "cml": 0.2}),
-        line("ConCF", {"bpr": 0.33, "cml": 0.3, CONSENSUS: 0.36}),
-    )
-    single["rows"]["cml"]["test"]["ndcg@20"] = 0.25  # CF-B is the better one there
-    single["rows"]["cml"]["validation"] = 0.9  # which says nothing here
-    gains = {metric: Lines([single, concf]).gains(CITEULIKE, metric) for metric in METRICS}
-    assert gains["recall@50"]["Gain.Best"] == ({0: 0.33}, {0: 0.3})
-    assert gains["ndcg@20"]["Gain.Best"] == ({0: pytest.approx(0.35 * 0.3)}, {0: 0.25})
-    assert gains["ndcg@20"]["Gain.Con."][1] == {0: 0.25}
-    assert Lines([single]).test("SingleCF", CITEULIKE, BEST) == {0: 0.2}
-
-
-def test_variants_are_compared_on_the_splits_that_all_of_them_have():
-    ours = [line("ConCF", {"bpr": 0.3, CONSENSUS: 0.3 + 0.01 * k}, seed=k) for k in range(5)]
-    theirs = [line("without balancing", {"bpr": 0.2, CONSENSUS: 0.2}, seed=k) for k in (0, 2)]
-    common = Lines([*ours, *theirs]).common("hyperparameters")
-    assert common.test("ConCF", CITEULIKE, CONSENSUS) == {0: 0.3, 2: 0.32}
-    assert Lines(ours).common("hyperparameters").test("ConCF", CITEULIKE, "bpr") == dict.fromkeys(range(5), 0.3)

@@ -11,26 +11,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_run import CLI
+from test_time_protocol import Event, by_pair, first_times, frame
 
 from concf.baselines.factorisation import Popularity
 from concf.comparison.rolling import evaluate_rolling, rolling_splits
-from concf.data.parts import TEST, VALID, origin
+from concf.data.parts import TEST, VALID
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
-from tests.test_cli import Run
-from tests.test_time_protocol import Event, first_times, frame
+from concf.models import PRESETS, choose_settings
 
 LOG = Simulation(users=150, items=60, events=5000).draw(3)
 DAY = 86_400
 
 
 def pairs(split: Split, part: int) -> set[tuple[int, int]]:
-    log, rows = split.interactions, origin(split.parts) == part
-    return set(
-        zip(log.user_ids.values[log.user[rows]].tolist(), log.item_ids.values[log.item[rows]].tolist(), strict=True)
-    )
+    return {pair for pair, each in by_pair(split).items() if each % 8 == part}
 
 
 events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8), st.integers(0, 30)), min_size=20, max_size=90)
@@ -74,9 +72,9 @@ def test_metrics_are_those_of_the_plain_path(tmp_path: Path) -> None:
     assert "popularity" in (tmp_path / "plot.svg").read_text()
 
 
-def test_a_run_is_trained_once_and_updated() -> None:
-    settings: dict[str, Any] = {"cuts": 2, "test": 0.15, "metrics": ["recall@10"]}
-    found = evaluate_rolling(LOG, ["concf:strong"], update=True, **settings)
+def test_a_run_is_trained_once_and_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "strong", choose_settings("strong", words=["dimensions=16", "budget=fast"]))
+    found = evaluate_rolling(LOG, ["concf:strong"], update=True, cuts=2, test=0.15, metrics=["recall@10"])
     assert set(found.models) == {
         f"concf:strong {ship}{how}" for ship in ("consensus", "head") for how in ("", " updated")
     }
@@ -85,7 +83,7 @@ def test_a_run_is_trained_once_and_updated() -> None:
     assert updated[1]["warm"]["recall@10"] > 0.8 * trained[1]["warm"]["recall@10"]
 
 
-def test_the_command(concf: Run, tmp_path: Path) -> None:
+def test_the_command(concf: CLI, tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv")
     words = ["--cuts", 2, "--test", "40d", "--models", "popularity", "--plot", tmp_path / "over.svg", "--json"]
     code, shown, noted = concf("evaluate", tmp_path / "log.csv", *words)

@@ -20,8 +20,6 @@ from concf.inference.titles import Catalogue
 from concf.runs.checkpoint import RunFolder
 from concf.service.loading import Loader
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 CONDITION = "category in (1, 2) and price < 20"
 
 
@@ -107,13 +105,10 @@ def literal(
 
 
 @pytest.mark.parametrize("by", ["bpr", "consensus"])
-@pytest.mark.parametrize(
-    ("k", "where", "most", "diversity", "penalty"),
-    [
-        (6, True, 30, 0.0, 0.0), (8, False, 2, 0.0, 0.0), (5, False, 30, 0.5, 0.0), (4, False, 30, 0.0, 0.7),
-        (3, True, 2, 0.3, 0.4), (2, False, 30, 1.0, 0.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("k", "where", "most", "diversity", "penalty"), [
+    (6, True, 30, 0.0, 0.0), (8, False, 2, 0.0, 0.0), (5, False, 30, 0.5, 0.0), (4, False, 30, 0.0, 0.7),
+    (3, True, 2, 0.3, 0.4), (2, False, 30, 1.0, 0.0),
+])  # fmt: skip
 def test_lists_are_those_of_slow_loops(
     run: Trained, catalogue: pl.DataFrame, by: str, k: int, where: bool, most: int, diversity: float, penalty: float
 ) -> None:
@@ -199,24 +194,20 @@ def test_dates_are_compared_alike_in_text_and_in_columns_of_dates(
         model.recommend(rules=Rules(tmp_path / "items.parquet", where="day > '2024-02-30'"))
 
 
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        ({"where": "price < -5"}, "no item of the log matches"),
-        ({"where": "colour = 3"}, "no column is called 'colour'"),
-        ({"where": "price + 1"}, "true or false"),
-        ({"where": r"name = E'\' || lpad(name, 10000000000, '"}, "is not allowed"),
-        ({"where": "\"a'b\" = 1 or lpad(name, 10000000000, 'x') = 'x'"}, "unknown function lpad"),
-        ({"where": "lpad/**/(name, 10000000000, 'x') = 'x'"}, "is not allowed"),
-        ({"where": "price = (SELECT 1)"}, "Expected a condition"),
-        ({"where": '"^p.*$" < 3'}, "no column|expected one condition"),
-        ({"where": " or ".join(["price < 1"] * 900)}, "at most 1000 characters"),
-        ({"where": "name = '\ud800'"}, "Expected a condition"),
-        ({"where": "price < 3", "catalogue": None}, "need catalogue="),
-        ({"at_most": {"category": 0}}, "expected an integer of 1 or more"),
-        ({"diversity": float("nan")}, "expected a number from 0"),
-    ],
-)
+@pytest.mark.parametrize(("rules", "message"), [
+    ({"where": "price < -5"}, "no item of the log matches"),
+    ({"where": "colour = 3"}, "no column is called 'colour'"), ({"where": "price + 1"}, "true or false"),
+    ({"where": r"name = E'\' || lpad(name, 10000000000, '"}, "is not allowed"),
+    ({"where": "\"a'b\" = 1 or lpad(name, 10000000000, 'x') = 'x'"}, "unknown function lpad"),
+    ({"where": "lpad/**/(name, 10000000000, 'x') = 'x'"}, "is not allowed"),
+    ({"where": "price = (SELECT 1)"}, "Expected a condition"),
+    ({"where": '"^p.*$" < 3'}, "no column|expected one condition"),
+    ({"where": " or ".join(["price < 1"] * 900)}, "at most 1000 characters"),
+    ({"where": "name = '\ud800'"}, "Expected a condition"),
+    ({"where": "price < 3", "catalogue": None}, "need catalogue="),
+    ({"at_most": {"category": 0}}, "expected an integer of 1 or more"),
+    ({"diversity": float("nan")}, "expected a number from 0"),
+])  # fmt: skip
 def test_rules_that_make_no_sense(run: Trained, catalogue: pl.DataFrame, rules: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Recommender(run.run).stream(rules=Rules(**({"catalogue": catalogue} | rules)))

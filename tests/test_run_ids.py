@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_run import SMALL, contents
+from small_run import CLI, SMALL, contents
 
 from concf.data.ids import Ids
 from concf.data.prepare import prepare
@@ -23,9 +23,6 @@ from concf.errors import DataError
 from concf.models import choose_settings, load_run, train
 from concf.runs.checkpoint import ITEMS, USERS, RunFolder
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 MAPS = (USERS, ITEMS)
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_id", "item_id")
 LOGS = {

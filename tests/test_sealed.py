@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from small_run import SMALL, checkpoint, often, small_data
+from small_run import CLI, SMALL, checkpoint, often, small_data
 
 from concf.data.split import Split
 from concf.errors import DataError
-from concf.inference.estimator import ConCF
-from concf.inference.recommender import Recommender
 from concf.models import choose_settings, load_run, train
 from concf.runs.checkpoint import CHECKPOINT
 from concf.runtime.files import BLANK, FIELD, PLACE, refuse_changed, seal
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-CLI = Callable[..., tuple[int, str, str]]
 DAMAGED = r"checkpoint\.safetensors: cut short or damaged"
 seen = set[bytes]()  # the checksums of a run on its way
 
@@ -76,14 +70,6 @@ def test_every_command_refuses_the_file_by_name(run: Path, concf: CLI) -> None:
     for words in (["evaluate", run], ["recommend", run], ["train", "--resume", "--out", run], ["report", run]):
         code, out, err = concf(*words)
         assert (code, out, f"{run / CHECKPOINT}: cut short or damaged: its SHA-256 is" in err) == (2, "", True), words
-
-
-def test_a_model_that_is_saved_is_sealed(run: Path, tmp_path: Path) -> None:
-    ConCF.load(run).save(tmp_path / "saved")
-    refuse_changed(tmp_path / "saved" / CHECKPOINT)
-    flip(tmp_path / "saved" / CHECKPOINT, -7)
-    with pytest.raises(DataError, match=DAMAGED):
-        Recommender.load(tmp_path / "saved")
 
 
 def test_a_file_without_a_checksum_is_refused_and_one_without_a_place_for_it_not_sealed(run: Path) -> None:

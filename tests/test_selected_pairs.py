@@ -18,8 +18,6 @@ from concf.reference.trainer import Parts, Trainer
 from concf.runtime.arguments import derive_seed
 from reproduction.ablations import ABLATIONS, Selector
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 SELECTED, PLAIN = ABLATIONS["ConCF-S"], Parts()
 
 

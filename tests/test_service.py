@@ -21,7 +21,6 @@ from concf.service.http.middleware import Access
 from concf.service.limits import Limits
 from concf.service.loading import Loader, Service
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 REFUSALS = ["400", "401", "404", "405", "409", "413", "422"]  # 413: lists longer than the document allows, too
 CONFIG = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}})
 APP = create_app(loaded(run_folder(), Limits(k=SHOWN)), Access(admin_token=ADMIN, hosts=("*",)))
@@ -60,22 +59,18 @@ def test_a_wrong_question_is_answered_in_one_shape(client: Client) -> None:
     assert (client("HEAD", "/recommend/1").status_code, client("HEAD", "/recommend/999").status_code) == (200, 404)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "kind", "where"),
-    [
-        ("[" * 100_000, 413, "too_large", "body"),
-        ("[" * 1900, 400, "bad_request", None),
-        ('{"users": [1], "history": [1]}', 422, "bad_request", "body"),
-        ('{"users": [1, true]}', 422, "bad_request", "body.users.1"),
-        ('{"users": ["\\ud800"], "popular": true}', 400, "bad_request", "body"),
-        ('{"users": [1, 999]}', 404, "unknown_user", "body.users.1"),
-        ('{"users": [1, 1, 1, 1], "k": 11}', 413, "too_large", "body.users"),
-        ('{"users": [1], "exclude": {"1": [999]}, "unknown_items": "error"}', 404, "unknown_item", "body.exclude.1.0"),
-        ('{"history": [1, 2, 3, 4, 5, 6]}', 413, "too_large", "body.history"),
-        ('{"histories": {"a": [1, 2, 3, 4, 5], "b": [1, 2, 3, 4], "c": [1, 2, 3, 4]}}', 413, "too_large", None),
-        ('{"histories": {"a": ["x"]}, "unknown_items": "error"}', 404, "unknown_item", "body.histories.a.0"),
-    ],
-)
+@pytest.mark.parametrize(("body", "status", "kind", "where"), [
+    ("[" * 100_000, 413, "too_large", "body"), ("[" * 1900, 400, "bad_request", None),
+    ('{"users": [1], "history": [1]}', 422, "bad_request", "body"),
+    ('{"users": [1, true]}', 422, "bad_request", "body.users.1"),
+    ('{"users": ["\\ud800"], "popular": true}', 400, "bad_request", "body"),
+    ('{"users": [1, 999]}', 404, "unknown_user", "body.users.1"),
+    ('{"users": [1, 1, 1, 1], "k": 11}', 413, "too_large", "body.users"),
+    ('{"users": [1], "exclude": {"1": [999]}, "unknown_items": "error"}', 404, "unknown_item", "body.exclude.1.0"),
+    ('{"history": [1, 2, 3, 4, 5, 6]}', 413, "too_large", "body.history"),
+    ('{"histories": {"a": [1, 2, 3, 4, 5], "b": [1, 2, 3, 4], "c": [1, 2, 3, 4]}}', 413, "too_large", None),
+    ('{"histories": {"a": ["x"]}, "unknown_items": "error"}', 404, "unknown_item", "body.histories.a.0"),
+])  # fmt: skip
 def test_a_wrong_body_is_answered_in_one_shape(
     client: Client, body: str, status: int, kind: str, where: str | None
 ) -> None:
@@ -161,18 +156,15 @@ def test_a_name_that_is_not_the_services_own_is_refused(client: Client) -> None:
         assert client.get("/recommend/1", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),
-        ({"origin": "https://localhost"}, 200),  # a proxy may speak TLS
-        ({"origin": "http://localhost", "sec-fetch-site": "same-origin"}, 200),
-        ({"origin": "http://evil.example"}, 403),
-        ({"origin": "null"}, 403),
-        ({"origin": "http://[bad"}, 403),
-        ({"origin": "http://localhost", "sec-fetch-site": "cross-site"}, 403),
-    ],
-)
+@pytest.mark.parametrize(("headers", "status"), [
+    ({}, 200),
+    ({"origin": "https://localhost"}, 200),  # a proxy may speak TLS
+    ({"origin": "http://localhost", "sec-fetch-site": "same-origin"}, 200),
+    ({"origin": "http://evil.example"}, 403),
+    ({"origin": "null"}, 403),
+    ({"origin": "http://[bad"}, 403),
+    ({"origin": "http://localhost", "sec-fetch-site": "cross-site"}, 403),
+])  # fmt: skip
 def test_what_a_foreign_page_sends_is_refused(client: Client, headers: dict[str, str], status: int) -> None:
     admin = {"authorization": f"Bearer {ADMIN}"}
     for path, body in (("/recommend", BODY), ("/explore", {"history": [1]}), ("/reload", {})):

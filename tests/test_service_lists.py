@@ -21,7 +21,6 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.service.schemas import Lists, SimilarItems, UserList
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 Listed = list[tuple[Any, int, float]]
 
 

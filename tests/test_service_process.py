@@ -19,11 +19,11 @@ from typing import Any
 
 import httpx
 import pytest
+from small_run import CLI
 from small_service import ADMIN, Client, loaded, problem, run_folder
 
 from concf.service.limits import Limits
 
-CLI = Callable[..., tuple[int, str, str]]
 SOON = 60.0  # on a loaded machine
 BATCH = {"users": list(range(30)) * 700, "k": 12, "by": "bpr", "viewed": True}
 CONNECTIONS = 40
@@ -164,7 +164,6 @@ def test_what_cannot_be_answered_is_told_so_and_the_connection_closed(
     assert (code, body["kind"]) == (status, kind)
 
 
-@pytest.mark.usefixtures("on_one_thread")
 def test_an_answer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(loaded(run_folder(), Limits(seconds=1.0, batches=1))) as client:
         model = client.service.model.recommender
@@ -305,15 +304,11 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(admin: tuple[ob
         assert server.process.wait(SOON) == 0
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{tmp}/nothing --port 0", "not a run"),
-        ("{run} --port {taken}", "cannot listen"),
-        ("{run} --port 0 --admin-token-file {tmp}/odd", "expected a token"),
-        ("{run} --port 0 --run-root {tmp}", "give --admin-token-file too"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("{tmp}/nothing --port 0", "not a run"), ("{run} --port {taken}", "cannot listen"),
+    ("{run} --port 0 --admin-token-file {tmp}/odd", "expected a token"),
+    ("{run} --port 0 --run-root {tmp}", "give --admin-token-file too"),
+])  # fmt: skip
 def test_a_command_line_mistake_ends_in_words(concf: CLI, tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "odd").write_text("ü")
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
@@ -322,9 +317,3 @@ def test_a_command_line_mistake_ends_in_words(concf: CLI, tmp_path: Path, line: 
         code, _, err = concf("serve", *line.format(**words).split())
     assert (code, message in err, "Traceback" in err) == (2, True, False)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-
-
-def test_without_the_extra_it_says_which(concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.cli.serve.find_spec", lambda name: None if name == "uvicorn" else object())
-    code, _, err = concf("serve", run_folder())
-    assert (code, "pip install 'concf[serve]'" in err) == (2, True)

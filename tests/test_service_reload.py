@@ -21,8 +21,6 @@ from concf.models import load_run
 from concf.runs.checkpoint import CHECKPOINT, RUN, RunFolder
 from concf.service.loading import Loader, Served, Service, shortened
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:

@@ -27,7 +27,6 @@ from concf.runs.run import Run
 from concf.strong.combine import combine
 from concf.strong.reranker import Reranker
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 TEMPERATURE = 20.0  # consensus.temperature of the preset
 
 

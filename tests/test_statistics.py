@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_run import CLI
+from test_times import written
 
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
@@ -64,10 +65,8 @@ def test_without_times_nothing_is_said_of_them_and_without_dates_nothing_of_week
 def test_columns_are_those_of_the_source(tmp_path: Path) -> None:
     log = frame([(1, 1, 3), (2, 1, 0)]).with_columns(rating=3, colour=pl.lit("red"))
     used = {"user": "user_id", "item": "item_id", "timestamp": "timestamp"}
-    log.write_csv(tmp_path / "log.csv")
-    log.write_ndjson(tmp_path / "log.jsonl")
-    log.write_parquet(tmp_path / "log.parquet")
-    for source in (log, *(tmp_path / f"log.{kind}" for kind in ("csv", "jsonl", "parquet")), str(tmp_path / "log.*")):
+    files = [written(log, tmp_path / f"log.{kind}") for kind in ("csv", "jsonl", "parquet")]
+    for source in (log, *files, str(tmp_path / "log.*")):
         assert columns_of(source) == {"used": used, "ignored": ["rating", "colour"]}
     rated = columns_of(log, Reading(min_rating=2, timestamp="none"))
     assert rated == {
@@ -78,7 +77,7 @@ def test_columns_are_those_of_the_source(tmp_path: Path) -> None:
     assert columns_of(tmp_path / "lines.txt") == {}
 
 
-def test_the_command_prints_the_same(concf: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_the_command_prints_the_same(concf: CLI, tmp_path: Path) -> None:
     log = frame([(1, 1, 30), (1, 1, 2), (1, 2, 2), (2, 1, 0)]).with_columns(colour=pl.lit("red"))
     log.write_csv(tmp_path / "log.csv")
     code, out, _ = concf("data", "stats", tmp_path / "log.csv", "--json")

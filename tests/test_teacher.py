@@ -26,8 +26,6 @@ from concf.runs.checkpoint import RunFolder
 from concf.runs.job import Job
 from concf.runs.settings import from_word
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 STUDENTS = [name for name in FIVE if name != "multinomial-users"]
 
 

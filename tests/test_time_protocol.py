@@ -6,7 +6,6 @@ import csv
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concf.data.catalogue import fetch
-from concf.data.parts import TEST, TRAIN, VALID, origin
+from concf.data.parts import TEST, VALID, origin
 from concf.data.prepare import prepare, split_of
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -195,18 +194,3 @@ def test_the_default_follows_the_log(users: int, times: str, protocol: str, shar
     assert split.recipe.protocol.name == protocol
     assert share is None or getattr(split.recipe.protocol, "test") == share  # noqa: B009
     assert split_of(log, 0, protocol="random").recipe.protocol.name == "random"
-
-
-def test_pairs_that_a_model_may_know() -> None:
-    split = prepare(frame(DAYS), protocol="time", test=0.2)
-    parts = origin(split.parts)
-    assert (split.known_before("valid") == (parts == TRAIN)).all()
-    assert split.log(["train", "valid"]).nnz == split.known_before("test").sum()
-    assert split.with_seed(9).hash == split.hash
-
-
-def test_a_prepared_folder_keeps_its_windows(tmp_path: Path) -> None:
-    split = prepare(frame(DAYS), protocol="time", test="10d", min_item=2, out=tmp_path / "data")
-    again = Split.load(tmp_path / "data")
-    assert again.recipe == split.recipe
-    assert again.held_out() == split.held_out()

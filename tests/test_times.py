@@ -20,7 +20,7 @@ from concf.errors import ConcfWarning, DataError
 
 NOW = int(time.time())
 LOG = Simulation(users=40, items=30, events=600, tastes=4).draw(3)
-BAD = {"0": 0, "negative": -1, "milliseconds": NOW * 1000, "1970": NOW // 1000, "future": NOW + 3 * 86_400}
+BAD = {"csv": 0, "jsonl": -1, "parquet": NOW * 1000, "two files": NOW // 1000, "frame": NOW + 3 * 86_400}
 DIVIDED: dict[str, Any] = {"protocol": "random", "valid": 0.1, "test": 0.1}
 
 
@@ -32,14 +32,20 @@ def spoilt(value: int, log: pl.DataFrame = LOG) -> pl.DataFrame:
     return pl.concat([log[:9], rows[:1], log[9:], rows[1:]])
 
 
+def written(log: pl.DataFrame, path: Path) -> Path:
+    {".csv": log.write_csv, ".parquet": log.write_parquet, ".jsonl": log.write_ndjson}[path.suffix](path)
+    return path
+
+
 def equal(one: Split, other: Split) -> bool:
     same = one.interactions.fingerprint().digest() == other.interactions.fingerprint().digest()
     return same and np.array_equal(one.parts, other.parts)
 
 
-@pytest.mark.parametrize("value", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "two files", "frame"])
-def test_bad_times_are_refused_or_dropped(tmp_path: Path, kind: str, value: int) -> None:
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_times_are_refused_or_dropped(tmp_path: Path, kind: str) -> None:
+    """0, -1, milliseconds among seconds, a day of 1970 and one in the future, each in another kind of source."""
+    value = BAD[kind]
     bad: Any = spoilt(value)
     where = {"csv": "log.csv:11", "jsonl": "log.jsonl:10", "two files": "b.csv:5"}.get(kind, "row 9")
     if kind == "two files":
@@ -47,10 +53,7 @@ def test_bad_times_are_refused_or_dropped(tmp_path: Path, kind: str, value: int)
         bad[6:].write_csv(tmp_path / "b.csv")
         bad = str(tmp_path / "*.csv")
     elif kind != "frame":
-        path = tmp_path / f"log.{kind}"
-        bad = (
-            getattr(bad, {"csv": "write_csv", "jsonl": "write_ndjson", "parquet": "write_parquet"}[kind])(path) or path
-        )
+        bad = written(bad, tmp_path / f"log.{kind}")
     with pytest.raises(DataError, match=rf"2 bad times .*{where} = {value}.*bad_times='drop'"):
         prepare(bad, **DIVIDED)
     with pytest.warns(ConcfWarning, match="2 bad times: these rows are dropped"):
@@ -104,15 +107,10 @@ SHIPPED = {
 }
 
 
-@pytest.mark.parametrize("form", SHIPPED)
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "frame"])
+@pytest.mark.parametrize(("form", "kind"), [*zip(SHIPPED, ["parquet", "csv", "frame", "jsonl"], strict=True)])
 def test_a_column_like_times_that_is_not_used_is_named(tmp_path: Path, kind: str, form: str) -> None:
     log: Any = LOG.select("user_id", "item_id", price=pl.int_range(pl.len()), shipped_on=SHIPPED[form])
-    if kind != "frame":
-        path = tmp_path / f"log.{kind}"
-        log = (
-            getattr(log, {"csv": "write_csv", "jsonl": "write_ndjson", "parquet": "write_parquet"}[kind])(path) or path
-        )
+    log = written(log, tmp_path / f"log.{kind}") if kind != "frame" else log
     with pytest.warns(
         ConcfWarning, match="column 'shipped_on' looks like times and is not used.*timestamp='shipped_on'"
     ):

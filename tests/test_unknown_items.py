@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from small_run import CLI
 from small_service import Client, loaded, run_folder
 
 from concf.errors import ConcfWarning, DataError
@@ -22,8 +23,6 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.service.schemas import Lists
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-CLI = Callable[..., tuple[int, str, str]]
 STRANGE: list[Any] = [999, "x", -7, 2**70, None, 1.0, True, float("nan"), (1, 2)]
 STRANGE_IDS = [999, "x", -7, 10**30, "", "名"]  # what JSON has
 IDS = ("integers", "text")

@@ -33,7 +33,6 @@ from concf.strong.update import update
 from concf.strong.update_stages import Update, UpdateSettings, beside_neighbours
 
 pytestmark = [
-    pytest.mark.usefixtures("on_one_thread"),
     pytest.mark.filterwarnings("ignore:only .* of .* users are"),
     pytest.mark.filterwarnings("ignore:the re-ranker's weights are carried over"),
 ]
@@ -189,17 +188,16 @@ def test_the_reranker_sees_no_test_pair(final: bool, monkeypatch: pytest.MonkeyP
     assert ((used[0].parts[test] == TEST).all(), (used[0].parts[test] < TEST).any()) == (not final, final)
 
 
-@pytest.mark.parametrize("last", [0, 1])
-def test_an_update_that_is_killed_goes_on_to_the_same_end(
-    tmp_path: Path, last: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_is_killed_goes_on_to_the_same_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "FEWEST", 5)
     update(base(), FIRST, out=tmp_path / "whole", hold=0.2)
-    with pytest.raises(Killed):
-        update(base(), FIRST, out=tmp_path / "cut", hold=0.2, watch=die_after(last))
-    run = train(RunFolder(tmp_path / "cut").data(), out=tmp_path / "cut", resume=True)
-    assert_same_end(tmp_path / "cut", tmp_path / "whole")
-    assert_same(run, update(base(), FIRST, hold=0.2))
+    in_memory = update(base(), FIRST, hold=0.2)  # which never reads a state
+    for last in (0, 1):
+        cut = tmp_path / f"cut-{last}"
+        with pytest.raises(Killed):
+            update(base(), FIRST, out=cut, hold=0.2, watch=die_after(last))
+        assert_same(train(RunFolder(cut).data(), out=cut, resume=True), in_memory)
+        assert_same_end(cut, tmp_path / "whole")
 
 
 def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, concf: CLI) -> None:
@@ -218,10 +216,7 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
 def test_a_log_that_does_not_fit_ends_with_code_2_and_leaves_no_folder(tmp_path: Path, concf: CLI) -> None:
     old = saved(base(), tmp_path / "old")
     before = checksums(old)
-    for log, word in (
-        (FIRST.rename({"item_id": "thing"}), "no column for the item"),
-        (BASE[-3:], "nothing new"),
-    ):
+    for log, word in ((FIRST.rename({"item_id": "thing"}), "no column for the item"), (BASE[-3:], "nothing new")):
         log.write_csv(tmp_path / "new.csv")
         code, _, err = concf("update", old, tmp_path / "new.csv", "--out", tmp_path / "new")
         assert (code, word in err, (tmp_path / "new").exists()) == (2, True, False), err

@@ -23,8 +23,6 @@ from concf.models import choose_settings
 from concf.reference.trainer import Trainer
 from concf.runs.settings import RunSettings
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
-
 CPU = torch.device("cpu")
 
 
@@ -114,18 +112,6 @@ def test_any_lists_are_validated_as_evaluate_does(n: int) -> None:
     assert validation(short) == pytest.approx(figure(listed(short), data, metric), abs=1e-12)
     assert validation(short[:, :2]) == pytest.approx(figure(listed(short[:, :2]), data, metric), abs=1e-12)
     assert validation(torch.full_like(whole, NOTHING)) == 0
-
-
-def test_test_items_take_their_places() -> None:
-    """Nothing tells validation which they are: a list that begins with them has fewer places left."""
-    data = small()
-    validation, dense = Validation(data, "recall@2", CPU), data.test.toarray()
-    after = [np.flatnonzero(row).tolist() for row in data.valid.toarray()]
-    rows = [np.flatnonzero(dense[u]).tolist() + after[u] for u in range(len(dense))]
-    lists = torch.tensor([(row + [NOTHING] * 2)[:2] for row in rows])
-    places = [max(0, 2 - int(dense[u].sum())) for u in range(len(dense))]
-    expected = np.mean([min(places[u], len(after[u])) / len(after[u]) for u in data.validated])
-    assert validation(lists) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("metric", ["recall", "recall@0", "recall@x", "coverage@20"])

@@ -42,8 +42,7 @@ def doctor(path: Path, name: str, factor: float) -> None:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    ("what", "name", "allowed", "too_much"),
-    [("accuracy", "head ndcg@50", 1.005, 1.03), ("speed", "lists", 0.8, 0.5)],
+    ("what", "name", "allowed", "too_much"), [("accuracy", "head ndcg@50", 1.005, 1.03), ("speed", "lists", 0.8, 0.5)]
 )
 def test_a_line_is_written_held_and_broken(
     what: str, name: str, allowed: float, too_much: float,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy.sparse import csr_array
-from small_recipe import LOG, SMALL, assert_same, data, small, trained
+from small_recipe import CLI, LOG, assert_same, data, small, trained
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.neighbours import RP3beta, Walks
@@ -29,7 +28,6 @@ from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
-from concf.inference.estimator import ConCF
 from concf.models import choose_settings, load_run, train
 from concf.reference.batches import Batch, Sampler
 from concf.reference.encoders import factorisation
@@ -38,8 +36,6 @@ from concf.reference.model import Model
 from concf.reference.objectives import UNOBSERVED, choose
 from concf.runs.run import Run
 from concf.strong import softmax
-
-pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 CPU = torch.device("cpu")
 DAY = 86_400
@@ -274,7 +270,6 @@ def test_a_row_twice_is_a_count_of_2_and_weights_change_the_lists(preset: str) -
     assert not torch.equal(*(torch.as_tensor(each.best["consensus"].lists) for each in (run, plain)))
 
 
-CLI = Callable[..., tuple[int, str, str]]
 WEIGHED = LOG.draw(1).with_columns(weight=pl.int_range(pl.len()) % 4 + 0.5)
 SETS = [word for name in ("dimensions=8", "training.metric=recall@5") for word in ("--set", name)]
 SETS += [word for name in ("top_k", "shown") for word in ("--set", f"consensus.{name}=12")]
@@ -293,12 +288,9 @@ def test_a_run_knows_its_weights_and_is_loaded_with_them(log: Path, tmp_path: Pa
     assert code == 0, err
     run, settings = load_run(tmp_path / "run"), Weighting(function="log", half_life="60d")
     assert run.settings.weights == run.data.weights == settings
-    frame = ConCF(budget="fast", weights={"function": "log", "half_life": "60d"}, **SMALL).fit(WEIGHED)
-    assert (frame.run.log != run.log).nnz == 0
     assert len(np.unique(run.log.data)) > 20
     other = train(run.data.weighted(UNWEIGHTED), run.settings, seed=0)  # the settings decide
     assert other.data.weights == settings
-    assert frame.recommend(k=9).equals(ConCF.load(tmp_path / "run").recommend(k=9))
 
 
 def test_a_rating_may_be_the_weight(log: Path) -> None:

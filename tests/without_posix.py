@@ -15,28 +15,20 @@ import signal
 import subprocess
 import sys
 import types
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
-import polars as pl
 import psutil
-import pyarrow.parquet as pq
-import rich.console
-import scipy.optimize
-import scipy.sparse.csgraph
-import scipy.sparse.linalg
 import torch
-import torch._dynamo
 import typer
-from safetensors.torch import save_file
 
-LIBRARIES = (
-    filelock, np, pl, psutil, pq, rich.console, save_file, scipy.optimize, scipy.sparse.csgraph, scipy.sparse.linalg,
-    torch,
-    torch._dynamo,
-)  # fmt: skip
+for library in (
+    "filelock", "polars", "pyarrow.parquet", "rich.console", "safetensors.torch", "scipy.optimize",
+    "scipy.sparse.csgraph", "scipy.sparse.linalg", "torch._dynamo",
+):  # fmt: skip
+    import_module(library)
 LACKING = (
     "fork", "forkpty", "getuid", "geteuid", "getgid", "getpgid", "getpgrp", "setpgrp", "setsid", "killpg", "uname",
     "nice", "getloadavg", "mkfifo", "sched_getaffinity", "sched_setaffinity", "statvfs", "sysconf", "wait", "waitid",
