@@ -245,7 +245,7 @@ def _data(
 ) -> Split:
     """Load the data set, or make it from a log and keep it in the folder of the run."""
     from concf.data.prepare import divided_again, split_of
-    from concf.data.reading.files import is_glob
+    from concf.data.reading.scan import is_glob
     from concf.data.split import Split
 
     if source is None:

@@ -14,8 +14,7 @@ from concf.data.interactions import SIDES, Interactions, merge
 from concf.data.parts import PARTS, TRAIN, origin
 from concf.data.prepare import ReadingOptions, chosen, read_source
 from concf.data.protocols import Known
-from concf.data.reading.files import files_of
-from concf.data.reading.scan import Reading
+from concf.data.reading.scan import Reading, files_of
 from concf.data.reading.times import When, in_unit_of, moment, ticks_of
 from concf.data.split import UPDATES, Split, SplitRecipe
 from concf.errors import ConfigError, DataError, note, option

@@ -15,9 +15,8 @@ from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.interactions import SIDES, Dislikes, Filter, Interactions, merge
 from concf.data.parts import PARTS, TEST, Parts, origin
 from concf.data.protocols import PROTOCOLS, Given, LeaveLast, Protocol, TimeCut
-from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
-from concf.data.reading.scan import Format, Reading
+from concf.data.reading.scan import Format, Reading, files_of, is_glob
 from concf.data.simulate import DEMO
 from concf.data.split import FEW_USERS, MANIFEST, Split, SplitRecipe
 from concf.errors import ConfigError, DataError, note, option

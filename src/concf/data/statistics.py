@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.interactions import Interactions
-from concf.data.reading.files import files_of, scan_files
 from concf.data.reading.objects import scan_object
-from concf.data.reading.scan import Reading
+from concf.data.reading.scan import Reading, files_of, scan_files
 from concf.data.reading.times import moment, ticks_of
 
 WEEK = 7 * 86_400  # seconds

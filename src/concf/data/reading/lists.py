@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from concf.data.interactions import SIDES, Interactions
-from concf.data.reading.cast import first_line, plain_ids
-from concf.data.reading.files import UNREADABLE
+from concf.data.reading.cast import plain_ids
 from concf.data.reading.objects import scan_object
-from concf.data.reading.scan import Reading, Table, scan_file
-from concf.data.reading.sniff import ROLES
+from concf.data.reading.scan import UNREADABLE, Reading, Table, scan_file
+from concf.data.reading.sniff import ROLES, first_line
 from concf.errors import DataError, note
 
 SCORES = ("score", "prediction", "relevance", "predicted_score", "rating")
@@ -67,10 +66,8 @@ def read_lists(source: Any, name: str, log: Interactions, seen: csr_array, k: in
         rows = _with_positions(table.frame, log, kind)
         rows.sink_batches(best.add, chunk_size=BATCH_ROWS, maintain_order=False, engine="streaming")
     except UNREADABLE as error:
-        what = source if is_file else f"the {type(source).__name__}"
-        raise DataError(
-            f"voter {name!r}: {what}: cannot be read ({first_line(error)}). Expected CSV, Parquet or JSON lines"
-        ) from None
+        problem = f"{source if is_file else f'the {type(source).__name__}'}: cannot be read ({first_line(error)})"
+        raise DataError(f"voter {name!r}: {problem}. Expected CSV, Parquet or JSON lines") from None
     _check(best, table, where, kind)
     lists = best.lists()
     _note_losses(best, lists, where)
@@ -133,9 +130,8 @@ class _Best:
         self.lowest = min(self.lowest, finite["value"].to_numpy().min(initial=np.inf))
         self.highest = max(self.highest, finite["value"].to_numpy().max(initial=-np.inf))
         cell = pl.col("at_user").cast(pl.Int64) * self.n_items + pl.col("at_item")
-        fresh = finite.select(cell=cell, value=value if self.ascending else -value).join(
-            self.seen, on="cell", how="anti"
-        )
+        ranked = finite.select(cell=cell, value=value if self.ascending else -value)
+        fresh = ranked.join(self.seen, on="cell", how="anti")
         self.n_seen += len(finite) - len(fresh)
         self.n_held += len(fresh)
         self.held.append(fresh)
@@ -164,8 +160,7 @@ class _Best:
 
 
 def _first_row(before: int | None, rows: pl.DataFrame) -> int | None:
-    numbers = rows["row"].to_list() + ([] if before is None else [before])
-    return min(numbers, default=None)
+    return min([*rows["row"], *([] if before is None else [before])], default=None)
 
 
 def _check(best: _Best, table: Table, where: str, kind: str) -> None:

@@ -1,17 +1,17 @@
-"""Scan a file as a lazy table with the columns user, item and, where present, rating, count and timestamp."""
+"""Scan files as lazy tables with the columns user, item and, where present, rating, count and timestamp."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from glob import escape
+from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import model_validator
 
-from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, are_counted, first_lines, sniff
+from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, are_counted, bad_line, first_lines, sniff
 from concf.errors import ConfigError, DataError, option
 from concf.runtime.files import refuse_no_file
 from concf.runtime.settings import Settings
@@ -19,6 +19,7 @@ from concf.runtime.settings import Settings
 Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lines"]
 ROW = "row of the source"  # a name that no column has
 ID_ROLES = ("user", "item")
+UNREADABLE = (pl.exceptions.PolarsError, OSError, EOFError)
 SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet", ".pq": "parquet",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -95,9 +96,7 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
     """Return {role: column} for the roles that the source has; an error if the user or the item is missing."""
     if reading.ordered:
         raise ConfigError(f"{where}: {option('ordered', True)} is for lines of users. Set {option('timestamp')}")
-    chosen: dict[str, str] = {}
-    named = reading.named()
-    lowered = {name.lower(): name for name in reversed(names)}
+    chosen, named, lowered = dict[str, str](), reading.named(), {name.lower(): name for name in reversed(names)}
     for role, usual in reading.roles.items():
         if role in named:
             if named[role] == "none" and role not in ID_ROLES:
@@ -246,3 +245,73 @@ def format_of(path: Path, reading: Reading) -> Format:
     if reading.format != "auto" or not suffixes:
         return reading.format
     return SUFFIXES.get(suffixes[-1], "auto")
+
+
+def files_of(log: Any) -> list[Path] | None:
+    """Return the files of a path, a glob (`logs/**/*.parquet`) or a list of these; None for other objects."""
+    if isinstance(log, list) and log and all(isinstance(each, str | Path) for each in log):
+        return [path for each in log for path in files_of(each) or []]
+    if not isinstance(log, str | Path):
+        return None
+    if not is_glob(log):
+        return [Path(log)]
+    paths = map(Path, sorted(glob(str(Path(log).expanduser()), recursive=True)))  # noqa: PTH207
+    files = [path for path in paths if path.is_file()]
+    if not files:
+        raise DataError(f"no file matches {str(log)!r}, searched from {Path.cwd()}. Check the folder and the quotes")
+    return files
+
+
+def is_glob(log: str | Path) -> bool:
+    """Whether a name has glob characters and is not itself a file."""
+    return has_magic(str(log)) and not Path(log).is_file()
+
+
+def scan_files(paths: list[Path], reading: Reading) -> list[Table]:
+    """Return a table per file that is not empty; all must have the same columns."""
+    if len(paths) == 1:
+        return [scan_file(paths[0], reading)]
+    if reading.ordered:
+        raise ConfigError(f"{option('ordered', True)}: a user's line is in one file; found {len(paths)} files")
+    tables = []
+    for path in paths:
+        try:
+            tables.append(scan_file(path, reading))
+        except EmptyFileError:
+            continue
+    if not tables:
+        raise DataError(f"{paths[0]} and {len(paths) - 1} more: no file contains an interaction")
+    for table in tables[1:]:
+        different = sorted(table.columns.keys() ^ tables[0].columns.keys())
+        if different:
+            fix = f"Use the same columns in all files, or leave it out: {option(different[0], 'none')}"
+            raise DataError(f"{table.name}: only this file or {tables[0].name} has a {different[0]}. {fix}")
+        if table.users_are_lines:
+            fix = f"Use one file, or begin lines with the user's id ({option('format', 'user-lines')})"
+            raise ConfigError(f"{table.name}: in several files a user cannot be the number of a line. {fix}")
+    return tables
+
+
+def unreadable(paths: list[Path], reading: Reading, error: BaseException) -> DataError:
+    """Return the error for files of which one could not be read, with the line, found by reading it line by line."""
+    for path in paths[:-1]:
+        try:
+            scan_file(path, reading).frame.select(pl.all().null_count()).collect(engine="streaming")
+        except EmptyFileError:
+            continue
+        except UNREADABLE:
+            break
+    else:  # each of these can be read on its own
+        path = paths[-1]
+    if isinstance(error, OSError) and error.errno is not None:
+        return DataError(f"{path}: cannot be read ({error.strerror})")
+    if isinstance(error, pl.exceptions.NoDataError):
+        return EmptyFileError(path)
+    try:
+        kind, layout = str(format_of(path, reading)), None
+        if kind in ("auto", "table"):
+            layout = sniff(path, reading.separator, reading.header, set(reading.named().values()))
+            kind = "table" if kind == "table" else layout.kind
+    except DataError as sniffed:
+        return sniffed
+    return bad_line(path, kind, layout, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -85,6 +86,11 @@ def first_lines(path: Path) -> list[str]:
     if lines[0].startswith("#"):
         raise DataError(f"{path}:1: begins with a comment, found {lines[0][:80]!r}. Remove it")
     return lines[:SAMPLE_LINES]
+
+
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, or its type."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def damaged_gzip(path: Path, error: Exception) -> DataError:
@@ -174,3 +180,37 @@ def _guess_kind(lines: list[str], separator: str, regular: bool) -> Kind:
 def are_counted(lines: list[str], separator: str) -> bool:
     """Whether every line begins with the number of its other fields."""
     return all(row[0] == str(len(row) - 1) for row in (line.split(separator) for line in lines))
+
+
+def bad_line(path: Path, kind: str, layout: TextLayout | None, error: BaseException) -> DataError:
+    """Return the error for the first bad line of a file that could not be read because of `error`."""
+    try:
+        with open_bytes(path) as file:
+            for number, line in enumerate(file if kind != "parquet" else (), start=1):
+                if problem := _problem(line, kind, layout):
+                    return DataError(f"{path}:{number}: {problem}")
+    except (EOFError, OSError) as damage:
+        return damaged_gzip(path, damage)
+    return DataError(f"{path}: cannot be read ({first_line(error)}). Is it another {option('format')}?")
+
+
+def _problem(line: bytes, kind: str, layout: TextLayout | None) -> str | None:
+    """What is wrong with a line of a text file; None: nothing."""
+    try:
+        text = line.decode().rstrip("\r\n")
+        if not text.strip():
+            return None
+        if kind == "jsonl" and not isinstance(json.loads(text), dict):
+            return f"not a JSON object, found {text[:80]!r}. Expected one object per line, with a user and an item"
+    except UnicodeDecodeError as error:
+        context = line[max(0, error.start - 20) : error.start + 20]
+        return f"byte {error.start + 1} is not UTF-8, found {context!r}. Save the file as UTF-8"
+    except json.JSONDecodeError as error:
+        return f"not JSON ({error.msg}), found {text[:80]!r}. Expected one object per line"
+    if kind != "table" or layout is None:
+        return None
+    if text.count('"') % 2:
+        return f"a quotation mark is not closed, found {text[:80]!r}. Double it or close it"
+    expected, found = len(layout.names), len(split_fields(text, layout.separator))
+    fix = "Quote a field that contains the separator"
+    return None if found == expected else f"expected {expected} fields, found {found}: {text[:80]!r}. {fix}"
