@@ -75,10 +75,8 @@ def check_metric(candidates: Mapping[str, Candidate], data: Split, tune_on: str)
             own = settings.settings().training.metric  # type: ignore[attr-defined]
             own = tune_on if own == AUTO and tune_on != USUAL else fitting_metric(own, data)
             if settings.refits and own != tune_on and not data.has_new_users:  # type: ignore[attr-defined]
-                raise ConfigError(
-                    f"grid: {name} validates by {own} and the comparison by {tune_on}. "
-                    f'Add to its grid: "training.metric" = ["{tune_on}"]'
-                )
+                fix = f'Add to its grid: "training.metric" = ["{tune_on}"]'
+                raise ConfigError(f"grid: {name} validates by {own} and the comparison by {tune_on}. {fix}")
 
 
 def search(sizes: Sequence[int], every_point: bool = False) -> Search:

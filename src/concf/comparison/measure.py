@@ -66,10 +66,8 @@ class Fit:
             fitted = settings.train(split, self.refit, self.tune_on)
         elif split.has_new_users:
             if not hasattr(settings, "fold_in"):
-                raise ConfigError(
-                    f"{type(settings).__name__} has no fold_in(fitted, histories), and cannot rank for the new users "
-                    "of protocol 'new-users'. Leave it out, or compare on another protocol"
-                )
+                problem = f"{type(settings).__name__} has no fold_in(fitted, histories) for new users"
+                raise ConfigError(f"{problem}. Leave it out, or compare on another protocol than 'new-users'")
             train = split.train[np.diff(split.train.indptr) > 0]
             fitted = settings.fold_in(settings.fit(train, seed=seed, device=device()), split.history)
         else:
@@ -99,11 +97,11 @@ class Fit:
             metric, _, n = self.tune_on.partition("@")
             return {"mean": evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric], device=device).means()}
         result = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics, device=device)
-        users = {"per_user": {metric: row.tolist() for metric, row in result.per_user.items()}}
-        cell = {"mean": result.means()} | (users if self.keep_users else {})
+        cell: Cell = {"mean": result.means()}
+        if self.keep_users:
+            cell["per_user"] = {metric: row.tolist() for metric, row in result.per_user.items()}
         if split.recipe.protocol.time_cut == "all":
-            everyone = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics, everyone=True)
-            cell["everyone"] = everyone.means()
+            cell["everyone"] = evaluate(fitted, split, at=self.at, metrics=self.metrics, everyone=True).means()
         return cell
 
 

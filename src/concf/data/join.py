@@ -16,7 +16,7 @@ from concf.data.prepare import ReadingOptions, chosen, read_source
 from concf.data.protocols import Known
 from concf.data.reading.scan import Reading, files_of
 from concf.data.reading.times import When, in_unit_of, moment, ticks_of
-from concf.data.split import UPDATES, Split, SplitRecipe
+from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_count
 
@@ -53,7 +53,11 @@ def join(
     options:     how to read the log, where it is not read as the first one was
     """
     known, recipe, min_item = old.interactions, old.recipe, check_count("min_item", min_item)
-    new, source_of_new = read_source(source, _reading(recipe, options))
+    strange = options.keys() - Reading.model_fields.keys()
+    if strange:
+        raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
+    reading = Reading(**recipe.reading | {"ordered": False} | chosen(options))  # the order only served to split it
+    new, source_of_new = read_source(source, reading)
     name = str(source_of_new["name"])
     for log in (recipe.source, *recipe.source.get(UPDATES, [])):
         if log.get("sha256") and set(log["sha256"].values()) == set(source_of_new.get("sha256", {}).values()):
@@ -69,7 +73,7 @@ def join(
     new = _without_rare_items(known, new, min_item, name)
     logs = known if kept.all() else known.keep(kept), new
     interactions = merge(logs)[0]
-    users, items = (known.user_ids.positions(interactions.user_ids), known.item_ids.positions(interactions.item_ids))
+    users, items = known.user_ids.positions(interactions.user_ids), known.item_ids.positions(interactions.item_ids)
     user, item = users[interactions.user], items[interactions.item]
     row = find(known.cells, np.where((user >= 0) & (item >= 0), user * known.n_items + item, -1))
     fresh = row < 0
@@ -86,14 +90,6 @@ def join(
     return Joined(Split(interactions, parts, recipe, weights=old.weights), users, items, ~was_learned)
 
 
-def _reading(recipe: SplitRecipe, options: ReadingOptions) -> Reading:
-    """How the first log was read, unless the options differ; the order of lines only served to split it."""
-    strange = options.keys() - Reading.model_fields.keys()
-    if strange:
-        raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
-    return Reading(**recipe.reading | {"ordered": False} | chosen(options))
-
-
 def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) -> Interactions:
     """Return the new log with ids of the known type, and without times if the known log has none.
 
@@ -104,10 +100,8 @@ def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) 
         if before.are_integers == now.are_integers:
             continue
         if before.are_integers or not from_files:
-            raise DataError(
-                f"{name}: the {side} ids are {'integers' if now.are_integers else 'text'} (for example "
-                f"{now.values[0]!r}), unlike those that the run knows. Is it the right column ({option(side)})?"
-            )
+            kind = f"{'integers' if now.are_integers else 'text'} (for example {now.values[0]!r}), unlike the run's"
+            raise DataError(f"{name}: the {side} ids are {kind}. Is it the right column ({option(side)})?")
         new = new.with_text_ids(side)
     if known.timestamp is None:
         if new.timestamp is not None:
@@ -125,8 +119,7 @@ def _check_order(known: Interactions, new: Interactions, older: bool, name: str)
     """Note pairs that are older than the newest known one; refuse a log of such pairs alone, unless `older`."""
     if known.last is None or new.last is None:
         return
-    newest = known.last.max()
-    late = int((new.last < newest).sum())
+    newest, late = known.last.max(), int((new.last < known.last.max()).sum())
     if late == len(new) and not older:
         when = f"older than the newest that the run knows ({moment(newest)})"
         raise DataError(f"{name}: all {late:,} pairs are {when}. To add late rows: {option('older', True)}")

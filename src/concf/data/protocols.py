@@ -229,10 +229,8 @@ class TimeCut(_ByTime):
         elif valid_from is None:
             valid_from = test_from - ticks_in(str(valid), newest, option("valid", valid))
         if valid_from >= test_from:
-            raise DataError(
-                f"the validation part begins ({moment(valid_from)}) no earlier than the test part "
-                f"({moment(test_from)}): nothing lies between to validate on"
-            )
+            starts = f"the validation part begins {moment(valid_from)}, the test part {moment(test_from)}"
+            raise DataError(f"{starts}: nothing lies between to validate on")
         return valid_from, test_from
 
     def start(self, time: NDArray[Any], windows: int = 1) -> float:
@@ -248,12 +246,11 @@ class TimeCut(_ByTime):
 
     def _given(self, name: str, newest: float) -> float | None:
         """A given start of a part, in the unit of the log's newest time."""
-        given = getattr(self, name)
-        start = None if given is None else in_unit_of(newest, given, option(name, given))
-        if start is not None and start > newest:
-            raise DataError(
-                f"{option(name, given)}: nothing of the log is as new as that; its newest is of {moment(newest)}"
-            )
+        if (given := getattr(self, name)) is None:
+            return None
+        asked = option(name, given)
+        if (start := in_unit_of(newest, given, asked)) > newest:
+            raise DataError(f"{asked}: nothing of the log is as new as that; its newest is of {moment(newest)}")
         return start
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002

@@ -165,25 +165,23 @@ def _first_row(before: int | None, rows: pl.DataFrame) -> int | None:
 
 def _check(best: _Best, table: Table, where: str, kind: str) -> None:
     """Refuse lists that cannot vote."""
-    column, bad_rank = table.columns[kind], best.no_rank if kind == "rank" else None
+    column, row = table.columns[kind], None
     if not best.n_rows:
         problem = f"has no rows. Expected a user, an item and a {kind} in each"
     elif best.no_number is not None:
-        where = where.replace(table.name, table.where(best.no_number))
-        problem = f"its {kind} (column {column!r}) is missing or no number"
+        problem, row = f"its {kind} (column {column!r}) is missing or no number", best.no_number
     elif not best.n_known:
         users, items = map(len, best.unknown.values())
         problem = f"nothing in common with the log: {users:,} users and {items:,} items are not in it. Are ids alike?"
-    elif bad_rank is not None:
-        where = where.replace(table.name, table.where(bad_rank))
-        problem = f"a rank is 0, 1, 2 ... Is {column!r} a score? Name it score"
+    elif kind == "rank" and best.no_rank is not None:
+        problem, row = f"a rank is 0, 1, 2 ... Is {column!r} a score? Name it score", best.no_rank
     elif not best.n_finite:
         problem = f"every {kind} is infinite or not a number (NaN), so that it ranks nothing"
     elif kind == "score" and best.lowest == best.highest and best.n_finite > 1:
         problem = f"every score is {best.lowest:g}, so that it ranks nothing. Give scores that differ, or ranks"
     else:
         return
-    raise DataError(f"{where}: {problem}")
+    raise DataError(f"{where if row is None else where.replace(table.name, table.where(row))}: {problem}")
 
 
 def _note_losses(best: _Best, lists: Lists, where: str) -> None:

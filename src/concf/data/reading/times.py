@@ -33,9 +33,7 @@ def in_unit_of(newest: float, when: When, asked: str) -> float:
     if isinstance(when, datetime) and number is None:
         raise ConfigError(f"{asked}: the log's times ({newest:.15g}) are not since 1970. Give one in their own unit")
     if number is None or ticks_of(number) != unit:
-        raise ConfigError(
-            f"{asked}: expected a date such as 2024-01-31, or a time like the log's newest, {newest:.15g}"
-        )
+        raise ConfigError(f"{asked}: expected a date such as 2024-01-31, or a time like the newest, {newest:.15g}")
     return number
 
 
