@@ -157,7 +157,11 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
 def _until(log: Interactions, end: float) -> Interactions:
     """Return the pairs of a log before a time; of a pair with a later event, the first alone is known."""
     kept = log.keep(np.asarray(log.timestamp) < end)
-    return kept if kept.later is None else replace(kept, last=np.where(kept.later < end, kept.later, kept.timestamp))
+    return (
+        kept
+        if kept.later is None
+        else replace(kept, last=np.where(kept.later < end, kept.later, np.asarray(kept.timestamp)))
+    )
 
 
 def _starts(times: NDArray[np.float64], windows: int, length: float | str) -> list[float]:

@@ -33,11 +33,9 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     scores: [b, n], k <= n. NaN counts as the highest score; columns of -inf are in no order.
     """
     n = scores.shape[1]
-    wanted = min(k + 1, n)  # one more shows whether a tie crosses the end of the list
-    values, columns = _highest(scores, wanted)
-    if wanted > k:
-        crossing = values[:, k - 1] == values[:, k]
-        crossing &= values[:, k] > -torch.inf
+    values, columns = _highest(scores, min(k + 1, n))  # one more shows whether a tie crosses the end of the list
+    if n > k:
+        crossing = (values[:, k - 1] == values[:, k]) & (values[:, k] > -torch.inf)
         if crossing.any():
             rows = crossing.nonzero().squeeze(1)
             some, border = scores[rows], values[rows, k, None]
@@ -58,8 +56,7 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     The columns are dealt into groups; the k highest lie in the k groups with the highest maxima, so only those
     are searched. With groups of sqrt(n / k) columns both stages are equally small.
     """
-    n = scores.shape[1]
-    size = isqrt(n // k)
+    n, size = scores.shape[1], isqrt(scores.shape[1] // k)
     if size < 2:
         return scores.topk(k)
     groups = n // size
@@ -73,14 +70,9 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def rank(
-    model: Any,
-    users: NDArray[np.int64],
-    k: int,
-    *,
-    seen: csr_array | None = None,
-    device: str | torch.device = "cpu",
-    memory: int | None = None,
-) -> NDArray[np.int32]:
+    model: Any, users: NDArray[np.int64], k: int, *, seen: csr_array | None = None,
+    device: str | torch.device = "cpu", memory: int | None = None,
+) -> NDArray[np.int32]:  # fmt: skip
     """[len(users), k] the best items of each user, best first; -1 where fewer than k can be recommended.
 
     model:  anything `as_scorer` takes
@@ -88,8 +80,7 @@ def rank(
     memory: bytes of scores held at a time; it sets the number of users in a block
     Ties go to the lower item position. An item scored -inf is not recommended.
     """
-    k = check_count("k", k)
-    scorer = as_scorer(model)
+    k, scorer = check_count("k", k), as_scorer(model)
     if isinstance(scorer, BlockScorer):
         scorer = scorer.to(device)
     lists = np.full((len(users), k), NOTHING, np.int32)

@@ -150,10 +150,8 @@ def as_scorer(model: Any) -> Scorer | ListFunction:
         return Factors.of(*model)
     if callable(model):
         return ScoreFunction(model)
-    raise ConfigError(
-        f"{type(model).__name__} cannot be ranked; expected (user vectors, item vectors[, item bias]), a model with "
-        "factors() or scores(users), or a function from users to scores (for ranked lists: ListFunction)"
-    )
+    expected = "(user vectors, item vectors[, item bias]), a model with factors() or scores(users), or a function"
+    raise ConfigError(f"{type(model).__name__} cannot be ranked; expected {expected} of users (or ListFunction)")
 
 
 def among(model: Any, candidates: NDArray[np.bool_]) -> Scorer | ListFunction:
