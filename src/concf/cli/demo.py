@@ -33,10 +33,8 @@ def demo(
     example = report["example"]
     history = ", ".join(map(str, example["history"][:10])) + (" ..." if len(example["history"]) > 10 else "")
     typer.echo()
-    print_text(
-        f"One user's list: in training, user {example['user']} used {example['used']} items ({history}); "
-        f"{example['held_out']} more are held out. The consensus recommends:"
-    )
+    used = f"in training, user {example['user']} used {example['used']} items ({history})"
+    print_text(f"One user's list: {used}; {example['held_out']} more are held out. The consensus recommends:")
     rows = [
         [str(each["rank"]), str(each["item"]), "yes" if each["held_out"] else "",
          ", ".join("-" if rank is None else str(rank) for rank in each["votes"].values()),
@@ -70,10 +68,8 @@ def _print_metrics(report: dict[str, Any]) -> None:
         for row in report["rows"]
         if row["kind"] == "baseline" or row["name"] in ours
     ]  # fmt: skip
-    title = (
-        f"A simulated log: {data['users']:,} users, {data['items']:,} items, {data['train']:,} training pairs. "
-        f"Test metrics of {data['evaluated_users']:,} users:"
-    )
+    size = f"{data['users']:,} users, {data['items']:,} items, {data['train']:,} training pairs"
+    title = f"A simulated log: {size}. Test metrics of {data['evaluated_users']:,} users:"
     print_table(["", *map(short, metrics), f"valid {metric}", "chosen on validation"], rows, title=title)
     typer.echo()
     for name, gains in report["gains"].items():
@@ -97,8 +93,6 @@ def _verdict(gains: dict[str, dict[str, Any]]) -> str:
     for metric, each in list(gains.items())[-2:]:  # the longest lists
         way = "above" if each["gain"] >= 0 else "below"
         chance = ", which may be chance" if each["p"] > SIGNIFICANT else ""
-        parts.append(
-            f"{short(metric)} {each['mean']:.4f}, {abs(each['gain']):.1%} {way} the best baseline "
-            f"({each['rival']}, {each['its']:.4f}; p = {each['p']:.1g}{chance})"
-        )
+        gain = f"{short(metric)} {each['mean']:.4f}, {abs(each['gain']):.1%} {way} the best baseline"
+        parts.append(f"{gain} ({each['rival']}, {each['its']:.4f}; p = {each['p']:.1g}{chance})")
     return f"is above every baseline in {above} of {len(gains)} metrics: {'; '.join(parts)}."

@@ -22,14 +22,6 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def lengths(text: str) -> list[int]:
-    """Parse integers of 1 or more, separated by commas."""
-    values = [int(name) if name.isdecimal() else 0 for name in names(text)]
-    if not values or min(values) < 1:
-        raise ConfigError(f"--at {text!r}: expected lengths of lists such as 20,50")
-    return values
-
-
 def check_workers(engine: str | None, workers: int | None) -> None:
     """Refuse workers without an engine."""
     if workers is not None and engine is None:
@@ -45,6 +37,13 @@ def print_table(header: list[str], rows: list[list[str]], title: str | None = No
     console = Console()
     table = text_table(header, rows, title, console.width if console.is_terminal else WIDE)
     Console(width=table.width).print(table)
+
+
+def print_windows(rows: Sequence[dict[str, Any]], first: Sequence[str], title: str) -> None:
+    """Print parts of `Split.held_out`. first: columns before the counts"""
+    names = [*first, "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items", "seen"]
+    cells = [[f"{row[name]:,}" if isinstance(row[name], int) else row[name] for name in names] for row in rows]
+    print_table([name.replace("_", " ") for name in names], cells, title=title)
 
 
 def print_text(text: str) -> None:

@@ -85,10 +85,8 @@ class Comparison:
         single = len(self.seeds) == 1
         if single and metric not in self.entrants[0].per_user:
             return [None] * len(self.entrants)
-        first, *others = (
-            each.per_user[metric] if single else np.array([split[metric] for split in each.tests])
-            for each in self.entrants
-        )
+        values = [each.per_user[metric] if single else [test[metric] for test in each.tests] for each in self.entrants]
+        first, *others = map(np.asarray, values)
         return [None, *(holm([paired_t(first, other) for other in others]) if others else [])]
 
     def as_dict(self) -> dict[str, Any]:

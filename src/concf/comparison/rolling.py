@@ -20,7 +20,6 @@ from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.consensus.consensus import CONSENSUS
 from concf.data.catalogue import CATALOGUE
-from concf.data.interactions import Interactions
 from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_log, reading_of
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
@@ -105,9 +104,7 @@ def evaluate_rolling(
     settings, names = chosen(options), at_lengths(metrics)
     splits = rolling_splits(source, cuts, settings)
     minutes = cost(splits, models, update) / 60
-    note(
-        f"{cuts} cuts: {f'about {minutes:.0f} minutes, or half or twice of that' if minutes > 2 else 'a minute or two'}"
-    )
+    note(f"{cuts} cuts: {f'about {minutes:.0f} minutes, or half or twice that' if minutes > 2 else 'a minute or two'}")
     cells: dict[str, list[dict[str, Any]]] = {}
     for split in splits:
         for entrant in compare(split, models, seeds=1, metrics=names, log=log).entrants:
@@ -142,26 +139,18 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
     times, splits = np.asarray(whole.timestamp, np.float64), []
     starts = _starts(times, cuts + 1, options.get("test", 0.1))
     for valid_from, test_from, end in zip(starts, starts[1:], starts[2:], strict=False):
-        until = {"until": end} if end < np.inf else {}
+        until, log = {"until": end} if end < np.inf else {}, whole.keep(times < end)
+        if log.later is not None and log.timestamp is not None:  # of a later event, nothing is known
+            log = replace(log, last=np.where(log.later < end, log.later, log.timestamp))
         recipe = SplitRecipe(
             source=origin | until, reading=reading.model_dump(exclude_defaults=True), filters=filters,
             protocol=TimeCut(valid_from=valid_from, test_from=test_from),
         )  # fmt: skip
         try:
-            splits.append(filtered_and_split(_until(whole, end), recipe, applied))
+            splits.append(filtered_and_split(log, recipe, applied))
         except DataError as error:
             raise DataError(f"the window from {moment(test_from)} on: {error}") from None
     return splits
-
-
-def _until(log: Interactions, end: float) -> Interactions:
-    """Return the pairs of a log before a time; of a pair with a later event, the first alone is known."""
-    kept = log.keep(np.asarray(log.timestamp) < end)
-    return (
-        kept
-        if kept.later is None
-        else replace(kept, last=np.where(kept.later < end, kept.later, np.asarray(kept.timestamp)))
-    )
 
 
 def _starts(times: NDArray[np.float64], windows: int, length: float | str) -> list[float]:

@@ -96,10 +96,8 @@ def evaluate(
         popularity = torch.from_numpy(log.per_item(rows=earlier).astype(np.float32))
         popularity[popularity == 0] = -torch.inf
         cold = log.per_user(rows=earlier)[users] == 0
-        rankers = [
-            (~cold, model),
-            (cold, Factors(torch.zeros(log.n_users, 1), torch.zeros(log.n_items, 1), popularity)),
-        ]
+        fallback = Factors(torch.zeros(log.n_users, 1), torch.zeros(log.n_items, 1), popularity)
+        rankers = [(~cold, model), (cold, fallback)]
     lists = np.empty((len(users), cuts[-1]), np.int32)
     for rows, ranker in rankers:
         lists[rows] = rank(ranker, users[rows], cuts[-1], seen=split.seen(on), device=device, memory=memory)

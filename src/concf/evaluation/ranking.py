@@ -114,10 +114,17 @@ def rank(
                     scores = scorer.scores(torch.as_tensor(block), out=buffer[: len(block)])
                 else:
                     scores = floats(scorer.scores(torch.as_tensor(block))).contiguous()
-                items = _rank_block(scores, block, min(k, n_items), seen)
+                if seen is not None:
+                    cells = torch.as_tensor(flat_cells(seen[block]), device=scores.device)
+                    scores.view(-1).index_fill_(0, cells, -torch.inf)
+                values, items = top_k(scores, min(k, n_items))
         finally:
             buffers.put(buffer)  # also after an error, or the next block would wait for it for ever
-        lists[begin : begin + len(block), : items.shape[1]] = items
+        bad = values.isnan().any(1)
+        if bad.any():
+            raise DataError(f"the model scores an item NaN for user position {block[int(bad.nonzero()[0])]}")
+        listed = items.masked_fill(values == -torch.inf, NOTHING).to(torch.int32).cpu().numpy()
+        lists[begin : begin + len(block), : listed.shape[1]] = listed
         return len(block)
 
     with working("ranking", len(users)) as advance:
@@ -164,17 +171,6 @@ class Seen:
         """The cells of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
         n_items: int = self.matrix.shape[1]
         return self.cells[self.ends[begin] : self.ends[end]] - begin * n_items
-
-
-def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_array | None) -> NDArray[np.int32]:
-    if seen is not None:
-        scores.view(-1).index_fill_(0, torch.as_tensor(flat_cells(seen[users]), device=scores.device), -torch.inf)
-    values, items = top_k(scores, k)
-    bad = values.isnan().any(1)
-    if bad.any():
-        raise DataError(f"the model scores an item NaN for user position {users[int(bad.nonzero()[0])]}")
-    listed: NDArray[np.int32] = items.masked_fill(values == -torch.inf, NOTHING).to(torch.int32).cpu().numpy()
-    return listed
 
 
 def _rank_lists(

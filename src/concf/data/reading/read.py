@@ -233,7 +233,7 @@ def check_times(
     found = f"{_name(tables)}: column {tables[0].columns['timestamp']!r}: {n_bad:,} bad times"
     if not drop:
         fix = (
-            f"Correct them, drop the rows ({option('bad_times', 'drop')}) or the column ({option('timestamp', 'none')})"
+            f"Correct them, drop the rows: {option('bad_times', 'drop')}, or the column: {option('timestamp', 'none')}"
         )
         raise DataError(f"{found} ({causes}), the first {example}. {fix}")
     note(f"{found}: these rows are dropped ({causes}), the first {example}")

@@ -20,11 +20,8 @@ Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lin
 ROW = "row of the source"  # a name that no column has
 ID_ROLES = ("user", "item")
 UNREADABLE = (pl.exceptions.PolarsError, OSError, EOFError)
-SUFFIXES: dict[str, Format] = {
-    ".parquet": "parquet", ".pq": "parquet",
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-    ".inter": "table",
-}  # fmt: skip
+SUFFIXES: dict[str, Format] = {".parquet": "parquet", ".pq": "parquet", ".inter": "table"}
+SUFFIXES |= {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 
 
 class Reading(Settings):
@@ -241,10 +238,8 @@ def scan_file(path: Path, reading: Reading) -> Table:
 
 def format_of(path: Path, reading: Reading) -> Format:
     """Return the format of the settings, else of the file's name, else `auto`: text to be sniffed."""
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    if reading.format != "auto" or not suffixes:
-        return reading.format
-    return SUFFIXES.get(suffixes[-1], "auto")
+    suffixes = ["", *(suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz")]
+    return SUFFIXES.get(suffixes[-1], "auto") if reading.format == "auto" else reading.format
 
 
 def files_of(log: Any) -> list[Path] | None:
