@@ -98,6 +98,7 @@ def data_statistics(
     from concf.data.catalogue import CATALOGUE
     from concf.data.prepare import filter_of, read_log, reading_of
     from concf.data.prepare import prepare as prepare_data
+    from concf.data.protocols import Released
     from concf.data.statistics import columns_of, describe
 
     report, title, counts = dict[str, Any](), "", dict[str, int]()
@@ -110,7 +111,11 @@ def data_statistics(
     else:
         interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
         logs = [((), interactions)]
-        for filters in [[own]] if (own := filter_of(log)) else _published_filters(source, origin):
+        published = CATALOGUE.get(source) if origin["name"] == source else None
+        own, chains = filter_of(log), list[list[Any]]()
+        if published is not None and not published.is_split:  # of the papers' statistics, and of `released`
+            chains = [[published.statistics], [published.released_start, Released().filter()]]
+        for filters in [[own]] if own else [list(filter(None, chain)) for chain in chains if any(chain)]:
             logs.append((tuple(filters), reduce(lambda left, step: step.apply(left), filters, interactions)))
     rows: list[dict[str, Any]] = [
         {"filter": "; then ".join(step.describe() for step in filters) or "none", **left.statistics()}
@@ -162,15 +167,3 @@ def write_data(
 
     rows = write_parts(Split.load(folder), names(parts), out)
     typer.echo(f"{rows:,} pairs of {parts}: {out}")
-
-
-def _published_filters(source: str, origin: dict[str, Any]) -> list[list[Any]]:
-    """Return the filters of papers that used a data set of the catalogue: of their statistics, and of `released`."""
-    from concf.data.catalogue import CATALOGUE
-    from concf.data.protocols import Released
-
-    if source not in CATALOGUE or origin["name"] != source or CATALOGUE[source].is_split:
-        return []
-    entry = CATALOGUE[source]
-    chains = [[entry.statistics], [entry.released_start, Released().filter()]]
-    return [[step for step in chain if step is not None] for chain in chains if any(chain)]

@@ -94,9 +94,8 @@ def search(sizes: Sequence[int], every_point: bool = False) -> Search:
         scores = dict(zip(points, (yield points), strict=True))
         best = max(points, key=lambda point: scores[point])
         return best, scores[best]
-    here = tuple((size - 1) // 2 for size in sizes)
+    here, axes = tuple((size - 1) // 2 for size in sizes), range(len(sizes))
     scores = dict(zip([here], (yield [here]), strict=True))
-    axes = range(len(sizes))
     directions: list[tuple[int, ...]] = [*combinations(axes, 1), *combinations(axes, 2)]
     at, settled = 0, 0  # settled: directions in a row without a better neighbour
     while settled < len(directions):

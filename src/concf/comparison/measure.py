@@ -143,9 +143,7 @@ class Measurements:
 
     def get(self, *task: Any) -> Cell:
         """Cell of a task that was measured."""
-        cell = self.find(*task)
-        assert cell is not None
-        return cell
+        return self.find(*task) or {}
 
     def _key(self, name: str, settings: Model, seed: int, on: str) -> dict[str, Any]:
         split = self.fit.splits[seed]

@@ -65,12 +65,23 @@ def join(
     new = _alike(known, new, files_of(source) is not None, name)
     if all((getattr(known, ids).positions(getattr(new, ids)) < 0).all() for ids in ("user_ids", "item_ids")):
         note(f"{name}: the run knows none of its users and items. Are ids written as in the first log?")
-    _check_order(known, new, older, name)
+    if known.last is not None and new.last is not None:
+        newest, late = known.last.max(), int((new.last < known.last.max()).sum())
+        if late == len(new) and not older:
+            when = f"older than the newest that the run knows ({moment(newest)})"
+            raise DataError(f"{name}: all {late:,} pairs are {when}. To add late rows: {option('older', True)}")
+        if late:
+            note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
     kept = np.ones(len(known), bool)
     if drop_before is not None:
         kept, recent = _since(drop_before, known, new, age, name)
         new = new.keep(recent)
-    new = _without_rare_items(known, new, min_item, name)
+    rare = (known.item_ids.positions(new.item_ids) < 0) & (new.per_item() < min_item)
+    if rare.all():
+        raise DataError(f"{name}: nothing is left of it. Lower {option('min_item')}")
+    if rare.any():
+        note(f"{name}: {rare.sum():,} new items with fewer than {min_item} users are left out ({option('min_item')})")
+        new = new.keep(~rare[new.item])
     logs = known if kept.all() else known.keep(kept), new
     interactions = merge(logs)[0]
     users, items = known.user_ids.positions(interactions.user_ids), known.item_ids.positions(interactions.item_ids)
@@ -115,18 +126,6 @@ def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) 
     return new
 
 
-def _check_order(known: Interactions, new: Interactions, older: bool, name: str) -> None:
-    """Note pairs that are older than the newest known one; refuse a log of such pairs alone, unless `older`."""
-    if known.last is None or new.last is None:
-        return
-    newest, late = known.last.max(), int((new.last < known.last.max()).sum())
-    if late == len(new) and not older:
-        when = f"older than the newest that the run knows ({moment(newest)})"
-        raise DataError(f"{name}: all {late:,} pairs are {when}. To add late rows: {option('older', True)}")
-    if late:
-        note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
-
-
 def _since(
     when: When, known: Interactions, new: Interactions, age: str, name: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -143,15 +142,3 @@ def _since(
         if not rows.any():
             raise ConfigError(f"{asked}: nothing of {log} is as new as that; its newest is of {moment(times.max())}")
     return kept, recent
-
-
-def _without_rare_items(known: Interactions, new: Interactions, min_item: int, name: str) -> Interactions:
-    """Return the new log without new items that have too few users."""
-    rare = (known.item_ids.positions(new.item_ids) < 0) & (new.per_item() < min_item)
-    if not rare.any():
-        return new
-    kept = ~rare[new.item]
-    note(f"{name}: {int(rare.sum()):,} new items with fewer than {min_item} users are left out ({option('min_item')})")
-    if not kept.any():
-        raise DataError(f"{name}: nothing is left of it. Lower {option('min_item')}")
-    return new.keep(kept)

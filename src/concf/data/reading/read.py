@@ -211,15 +211,16 @@ def check_times(
     if newest < EARLIEST or any(EARLIEST * ticks <= oldest <= newest <= latest * ticks for ticks in TICKS):
         return frames
     when = pl.col("timestamp")
-    counts = [(when > 0).sum(), *(_in_unit(ticks).sum() for ticks in TICKS)]
-    n_positive, *per_unit = _sums(frames, counts)
+    times = pl.concat([frame.select("timestamp") for frame in frames])
+    counts = {"rows": pl.len(), "positive": (when > 0).sum()} | {str(ticks): _in_unit(ticks).sum() for ticks in TICKS}
+    n_rows, n_positive, *per_unit = times.select(**counts).collect(engine="streaming").row(0)
     if 2 * sum(per_unit) < n_positive:
         return frames
     ticks = TICKS[per_unit.index(max(per_unit))]
     early = (when.abs() > NEAR_1970 * ticks) & (when < EARLIEST * ticks) & ~pl.any_horizontal(map(_in_unit, TICKS))
-    n_rows, n_early = _sums(frames, [pl.len(), early.sum()])
     bad = (when <= 0) | ~_in_unit(ticks) | (when > latest * ticks)
-    bad = bad & ~early if 10 * n_early >= n_rows else bad
+    if 10 * times.select(early.sum()).collect(engine="streaming").item() >= n_rows:
+        bad &= ~early
     n_bad, example = 0, ""
     for frame, table in zip(frames, tables, strict=True):
         n_rows, row = frame.filter(bad).select(pl.len(), pl.min("row")).collect(engine="streaming").row(0)
@@ -238,13 +239,6 @@ def check_times(
         raise DataError(f"{found} ({causes}), the first {example}. {fix}")
     note(f"{found}: these rows are dropped ({causes}), the first {example}")
     return [frame.filter(~bad) for frame in frames]
-
-
-def _sums(frames: list[pl.LazyFrame], counts: Sequence[pl.Expr]) -> list[int]:
-    """Each count over the rows of all frames."""
-    numbered = [count.cast(pl.Int64).alias(str(k)) for k, count in enumerate(counts)]
-    rows = [frame.select(numbered).collect(engine="streaming").row(0) for frame in frames]
-    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _in_unit(ticks: int) -> pl.Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape, glob, has_magic
 from pathlib import Path
@@ -181,8 +181,7 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
         wrong = frame.filter(parts.list.first() != length).bottom_k(1, by=ROW).collect(engine="streaming")
         for row, line in wrong.iter_rows():
             fix = f"If lines begin with the user's id, set {option('format', 'user-lines')}"
-            where = f"{path}:{row + 1}"
-            raise DataError(f"{where}: expected the number of items, then the items, found {line[:80]!r}. {fix}")
+            raise DataError(f"{path}:{row + 1}: expected the number of items, then these, found {line[:80]!r}. {fix}")
     user = pl.col(ROW).cast(pl.String) if counted else parts.list.first()
     items = frame.select(pl.col(ROW).alias("row"), user=user, item=parts.list.slice(1))
     items = items.filter(pl.col("item").list.len() > 0)
@@ -218,22 +217,18 @@ def _scan_parquet(path: Path, reading: Reading) -> Table:
     return table_of(frame, str(path), columns, reading)
 
 
-SCANNERS: dict[str, Callable[[Path, Reading], Table]] = {
-    "auto": _scan_text_table,
-    "table": _scan_text_table,
-    "parquet": _scan_parquet,
-    "jsonl": _scan_json_lines,
-    "user-lines": _scan_user_lines,
-    "counted-lines": _scan_user_lines,
-}
-
-
 def scan_file(path: Path, reading: Reading) -> Table:
     """Scan a file in the format that the settings, its name or its first lines say."""
     refuse_no_file(path, f" For the files in it use a pattern, such as '{path / '*.csv'}'")
     if path.stat().st_size == 0:
         raise EmptyFileError(path)
-    return SCANNERS[format_of(path, reading)](path, reading)
+    scanners = {
+        "parquet": _scan_parquet,
+        "jsonl": _scan_json_lines,
+        "auto": _scan_text_table,
+        "table": _scan_text_table,
+    }
+    return scanners.get(format_of(path, reading), _scan_user_lines)(path, reading)
 
 
 def format_of(path: Path, reading: Reading) -> Format:
@@ -270,10 +265,8 @@ def scan_files(paths: list[Path], reading: Reading) -> list[Table]:
         raise ConfigError(f"{option('ordered', True)}: a user's line is in one file; found {len(paths)} files")
     tables = []
     for path in paths:
-        try:
+        with suppress(EmptyFileError):
             tables.append(scan_file(path, reading))
-        except EmptyFileError:
-            continue
     if not tables:
         raise DataError(f"{paths[0]} and {len(paths) - 1} more: no file contains an interaction")
     for table in tables[1:]:
@@ -291,9 +284,8 @@ def unreadable(paths: list[Path], reading: Reading, error: BaseException) -> Dat
     """Return the error for files of which one could not be read, with the line, found by reading it line by line."""
     for path in paths[:-1]:
         try:
-            scan_file(path, reading).frame.select(pl.all().null_count()).collect(engine="streaming")
-        except EmptyFileError:
-            continue
+            with suppress(EmptyFileError):
+                scan_file(path, reading).frame.select(pl.all().null_count()).collect(engine="streaming")
         except UNREADABLE:
             break
     else:  # each of these can be read on its own

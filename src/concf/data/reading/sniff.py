@@ -117,12 +117,11 @@ def sniff(path: Path, separator: str | None, header: bool | None, columns: set[s
     if header is None:
         header = _has_header(path, rows, columns)
     kind: Kind = "table" if header else _guess_kind(lines, separator, regular=width > 1 and share >= TABLE_SHARE)
-    if kind == "either" and columns:  # naming columns implies a table
-        kind = "table"
+    kind = "table" if kind == "either" and columns else kind  # naming columns implies a table
     names = [_column_name(field) for field in rows[0]] if header else [str(column) for column in range(width)]
-    repeated = [name for name, times in Counter(names).items() if times > 1]
-    if repeated:
-        raise DataError(f"{path}:1: column {repeated[0]!r} occurs twice in the header. Rename one of the two")
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise DataError(f"{path}:1: column {name!r} occurs twice in the header. Rename one of the two")
     if len(numbered) <= header:
         raise EmptyFileError(path)
     return TextLayout(separator, header, names, numbered[int(header)][0], kind)
