@@ -90,8 +90,7 @@ def named_models(names: list[str]) -> dict[str, Candidate]:
             for ship in ("consensus", "head"):
                 models[f"{name} {ship}"] = Candidate(Trained, {"preset": (chosen,), "ship": (ship,)})
         elif chosen.partition("#")[0] in OBJECTIVES:  # `bpr` of `bpr#2`
-            alone = {"preset": (DEFAULT_OF_ONE,), "ship": ("head",), "single": (chosen,)}
-            models[name] = Candidate(Trained, alone)
+            models[name] = Candidate(Trained, {"preset": (DEFAULT_OF_ONE,), "ship": ("head",), "single": (chosen,)})
         else:
             known = f"{', '.join(PRESETS)}, or an objective, {', '.join(OBJECTIVES)}"
             raise ConfigError(f"unknown model {chosen!r}; choose from {', '.join(BASELINES)}, a preset, {known}")

@@ -117,14 +117,12 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
     if isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file():
         raise ConfigError(f"{source}: is a prepared data set already. Give the log that it was made of")
     files = files_of(source)
-    if files is not None:
-        interactions = read(files, reading)
-        name = Path(source).name if isinstance(source, str | Path) else f"{len(files)} files"
-        shared = os.path.commonpath([path.parent.absolute() for path in files])
-        checksums = {path.absolute().relative_to(shared).as_posix(): sha256(path) for path in files}
-        return interactions, {"name": name, "sha256": checksums}
-    interactions = read(source, reading)
-    return interactions, {"name": type(source).__name__, "sha256": {"pairs": interactions.fingerprint().hexdigest()}}
+    log = read(files or source, reading)
+    if files is None:
+        return log, {"name": type(source).__name__, "sha256": {"pairs": log.fingerprint().hexdigest()}}
+    shared = os.path.commonpath([path.parent.absolute() for path in files])
+    checksums = {path.absolute().relative_to(shared).as_posix(): sha256(path) for path in files}
+    return log, {"name": f"{len(files)} files" if isinstance(source, list) else Path(source).name, "sha256": checksums}
 
 
 def _is_name(source: Any) -> bool:
