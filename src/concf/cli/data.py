@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
@@ -139,17 +140,13 @@ def _in_words(columns: dict[str, Any], details: dict[str, Any]) -> dict[str, Any
     if columns:
         lines["columns"] = ", ".join(f"{role} = {column}" for role, column in columns["used"].items())
         lines["ignored columns"] = ", ".join(columns["ignored"]) or "none"
-    for name, value in details.items():
-        if name == "time_range":
-            lines[name] = " to ".join(value)
-        elif name == "largest_users":
-            lines[name] = ", ".join(f"{each['user']} ({each['events']:,g} events)" for each in value)
-        elif name in ("events_per_week", "newest_week"):
-            lines[name] = f"{value:,.1f}"
-        else:
-            newest = " (first seen in the newest tenth of the log)" if name in ("new_users", "new_items") else ""
-            lines[name] = f"{value:.1%}{newest}"
-    return lines
+    fresh = "{:.1%} (first seen in the newest tenth of the log)".format
+    forms: dict[str, Callable[[Any], str]] = {
+        "time_range": " to ".join, "events_per_week": "{:,.1f}".format, "newest_week": "{:,.1f}".format,
+        "largest_users": lambda users: ", ".join(f"{each['user']} ({each['events']:,g} events)" for each in users),
+        "new_users": fresh, "new_items": fresh,
+    }  # fmt: skip
+    return lines | {name: forms.get(name, "{:.1%}".format)(value) for name, value in details.items()}
 
 
 @app.command("write")

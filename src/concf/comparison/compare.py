@@ -30,25 +30,17 @@ METRICS = ("recall@50", "ndcg@50", "recall@20", "ndcg@20")
 
 @dataclass
 class Entrant:
-    """One model of a comparison.
-
-    settings: chosen on the first split's validation part
-    edges:    settings whose chosen value is the first or last of its grid
-    refitted: whether the tested model was fitted on training and validation pairs
-    tests:    mean test metrics of each split
-    everyone: the same of all users of the test part, warm or not, where it is split by time; else empty
-    per_user: with a single split, "recall@50" -> [e], the metric of each evaluated user
-    """
+    """One model of a comparison."""
 
     name: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # chosen on the first split's validation part
     validation: float | None
-    edges: list[str]
-    refitted: bool
-    tests: list[dict[str, float]]
+    edges: list[str]  # settings whose chosen value is the first or last of its grid
+    refitted: bool  # whether the tested model was fitted on training and validation pairs
+    tests: list[dict[str, float]]  # mean test metrics of each split
     fit_seconds: list[float]
-    per_user: dict[str, NDArray[np.float64]]
-    everyone: list[dict[str, float]]
+    per_user: dict[str, NDArray[np.float64]]  # with a single split, "recall@50" -> [e] of each evaluated user
+    everyone: list[dict[str, float]]  # as `tests`, of all users, warm or not, where the split is by time; else empty
 
     def mean(self, metric: str) -> float:
         """Mean over the splits."""

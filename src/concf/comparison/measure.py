@@ -32,16 +32,12 @@ def device() -> str:
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit once, and measure every model that the fit yields: validation by the first metric, test by all.
+    """Fit once, and measure every model that the fit yields: validation by the first metric, test by all."""
 
-    splits: by seed; names: metrics such as recall@50; keep_users: keep per-user metrics
-    refit:  test baselines as fitted on training and validation pairs
-    """
-
-    splits: dict[int, Split]
-    names: tuple[str, ...]
-    keep_users: bool
-    refit: bool
+    splits: dict[int, Split]  # by seed
+    names: tuple[str, ...]  # metrics such as recall@50
+    keep_users: bool  # keep per-user metrics
+    refit: bool  # test baselines as fitted on training and validation pairs
 
     @property
     def tune_on(self) -> str:

@@ -38,14 +38,10 @@ SWEEPS = {"baseline": 8.0, "fast": 150.0, "default": 600.0, "thorough": 2000.0} 
 
 @dataclass
 class Rolling:
-    """Test metrics of models at several cuts.
+    """Test metrics of models at several cuts."""
 
-    windows: of each cut: from, to (dates, if times are since 1970) and what `Split.held_out` counts of its test part
-    models:  name -> at each cut: warm (metric -> mean), everyone (metric -> mean), seconds
-    """
-
-    windows: list[dict[str, Any]]
-    models: dict[str, list[dict[str, Any]]]
+    windows: list[dict[str, Any]]  # of each cut: from, to (dates, if times are since 1970), counts of `Split.held_out`
+    models: dict[str, list[dict[str, Any]]]  # name -> at each cut: warm and everyone (metric -> mean), seconds
     metrics: list[str]
 
     def mean(self, name: str, metric: str, users: str = "warm") -> float:

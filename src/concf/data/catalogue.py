@@ -31,15 +31,11 @@ TIMEOUT = 30.0  # seconds without an answer
 
 @dataclass(frozen=True)
 class File:
-    """File of a data set.
+    """File of a data set."""
 
-    path: below the data home; sha256: of the contents, decompressed if the file is gzip; origin: below the public home,
-    None if converted by hand
-    """
-
-    path: str
-    sha256: str
-    origin: str | None = None
+    path: str  # below the data home
+    sha256: str  # of the contents, decompressed if the file is gzip
+    origin: str | None = None  # below the public home; None if converted by hand
 
     @property
     def url(self) -> str:

@@ -21,14 +21,11 @@ SIDES = ("user", "item")
 
 
 class Dislikes(NamedTuple):
-    """Pairs of known users and items that are negative feedback, not interactions.
+    """Pairs of known users and items that are negative feedback, not interactions."""
 
-    user, item: [m] int32 positions; timestamp: [m] first time of each, or None
-    """
-
-    user: NDArray[np.int32]
-    item: NDArray[np.int32]
-    timestamp: NDArray[Any] | None = None
+    user: NDArray[np.int32]  # [m] positions
+    item: NDArray[np.int32]  # [m]
+    timestamp: NDArray[Any] | None = None  # [m] first time of each, or None
 
     def some(self, rows: NDArray[np.bool_]) -> Dislikes:
         """Select the rows of a mask [m]."""

@@ -24,16 +24,12 @@ NEAR = 10  # median times that differ by a smaller factor have the same unit, wh
 
 
 class Joined(NamedTuple):
-    """Data set of an update.
-
-    users, items: [n] the position that each had before, -1: it is new
-    fresh:        [pairs] whether the run has not learned from a pair: it is new, or was a test pair
-    """
+    """Data set of an update."""
 
     split: Split
-    users: NDArray[np.int64]
-    items: NDArray[np.int64]
-    fresh: NDArray[np.bool_]
+    users: NDArray[np.int64]  # [users] the position that each had before, -1: it is new
+    items: NDArray[np.int64]  # [items] the same
+    fresh: NDArray[np.bool_]  # [pairs] whether the run has not learned from a pair: it is new, or was a test pair
 
 
 def join(

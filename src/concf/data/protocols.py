@@ -26,15 +26,11 @@ from concf.runtime.settings import Settings
 
 
 class Known(NamedTuple):
-    """What an update knows of its [n] pairs.
+    """What an update knows of its [n] pairs."""
 
-    parts: the part of each, `TRAIN` if it is new; fresh: whether it is new; learned: whether a model was fitted to it,
-    so that it never becomes a test pair
-    """
-
-    parts: Parts
-    fresh: NDArray[np.bool_]
-    learned: NDArray[np.bool_]
+    parts: Parts  # [n] the part of each, `TRAIN` if it is new
+    fresh: NDArray[np.bool_]  # [n] whether it is new
+    learned: NDArray[np.bool_]  # [n] whether a model was fitted to it, so that it never becomes a test pair
 
 
 class Protocol(Settings):

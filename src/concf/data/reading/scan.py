@@ -63,26 +63,16 @@ class Reading(Settings):
 
 @dataclass(frozen=True)
 class Table:
-    """Log that is not read yet.
+    """Log that is not read yet."""
 
-    frame:      row, user, item[, rating][, count][, timestamp]; `row` counts the rows of the source from 0
-    name:       of the source, for messages
-    columns:    role -> name of the column in the source
-    first_line: line of the text file with row 0, or None if the source has no lines
-    may_be_integers: the roles (user, item) whose ids are text that may spell integers
-    ignored_rating: name of a rating column that is not used
-    others: the columns that are not used; None if the source has no columns
-    users_are_lines: whether a user is the number of a line
-    """
-
-    frame: pl.LazyFrame
-    name: str
-    columns: dict[str, str]
-    first_line: int | None = None
-    may_be_integers: tuple[str, ...] = ()
-    ignored_rating: str | None = None
-    others: pl.LazyFrame | None = None
-    users_are_lines: bool = False
+    frame: pl.LazyFrame  # row (of the source, from 0), user, item[, rating][, count][, timestamp]
+    name: str  # of the source, for messages
+    columns: dict[str, str]  # role -> name of the column in the source
+    first_line: int | None = None  # line of the text file with row 0, or None if the source has no lines
+    may_be_integers: tuple[str, ...] = ()  # roles (user, item) whose ids are text that may spell integers
+    ignored_rating: str | None = None  # name of a rating column that is not used
+    others: pl.LazyFrame | None = None  # columns that are not used; None if the source has no columns
+    users_are_lines: bool = False  # whether a user is the number of a line
 
     def where(self, row: int) -> str:
         """Position of a row, for messages."""

@@ -45,19 +45,13 @@ class EmptyFileError(DataError):
 
 @dataclass(frozen=True)
 class TextLayout:
-    """Layout of a text file.
-
-    header: whether the first line names the columns
-    names:  the columns, `0, 1, 2 ...` if there is no header
-    skip:   lines before the first row of data, blank ones included
-    kind:   a table, one line per user, or possibly either
-    """
+    """Layout of a text file."""
 
     separator: str
-    header: bool
-    names: list[str]
-    skip: int
-    kind: Kind
+    header: bool  # whether the first line names the columns
+    names: list[str]  # of the columns, `0, 1, 2 ...` if there is no header
+    skip: int  # lines before the first row of data, blank ones included
+    kind: Kind  # a table, one line per user, or possibly either
 
 
 def open_bytes(path: Path) -> gzip.GzipFile | BufferedReader:
