@@ -74,9 +74,7 @@ def serve(
     from concf.service.server import serve as serve_run
 
     if catalogue is None and (catalogue_item or catalogue_title or catalogue_image or new_items):
-        raise ConfigError(
-            "--catalogue-item, -title, -image and --new-items are of a file of items; give --catalogue too"
-        )
+        raise ConfigError("--catalogue-item, -title, -image and --new-items are of a file; give --catalogue too")
     for source in (sources := tuple(image_source or ())):
         if not re.fullmatch(r"https://[\w.-]+(:[0-9]+)?", source, re.ASCII):
             raise ConfigError(f"--image-source {source}: expected an origin, such as https://images.example.com")

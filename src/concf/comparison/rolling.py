@@ -195,9 +195,9 @@ def cost(splits: Sequence[Split], models: Sequence[str], update: bool = False) -
     solver.fit(solver.start(0), 0.01, 0.003, 1)
     sweep, sweeps = time.perf_counter() - begin, 0.0
     for model in named_models(list(models)).values():
-        fitted = next(iter(model.settings()))
+        fitted, *others = model.settings()
         if not isinstance(fitted, Trained):
-            sweeps += SWEEPS["baseline"] * (min(sum(1 for _ in model.settings()), 30) + 1)
+            sweeps += SWEEPS["baseline"] * (min(len(others) + 1, 30) + 1)
         elif fitted.ship == "head":  # of one training with the consensus
             budget = getattr(fitted.settings(), "budget", "thorough")
             sweeps += SWEEPS[budget] * (1 + (update and fitted.refits) / 2)

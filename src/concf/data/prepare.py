@@ -105,8 +105,8 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
     """Read the unfiltered interactions of a file, a catalogue name, `demo` or an object; also return their origin."""
     reading = reading or Reading()
     if _is_name(source):
-        if source in (*CATALOGUE, "demo"):
-            _check_no_reading(source, reading)
+        if source in (*CATALOGUE, "demo") and reading != Reading():
+            raise ConfigError(f"{source}: is read as it is; options about columns are for files")
         if source == "demo":
             return read(DEMO.draw(seed=0)), {"name": "demo", "simulation": DEMO.model_dump(), "seed": 0}
         if source in CATALOGUE:
@@ -128,11 +128,6 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
 def _is_name(source: Any) -> bool:
     """Whether a source is a name rather than a file or an object."""
     return isinstance(source, str) and not Path(source).is_file() and not is_glob(source)
-
-
-def _check_no_reading(name: str, reading: Reading) -> None:
-    if reading != Reading():
-        raise ConfigError(f"{name}: a data set of the catalogue is read as it is; options about columns are for files")
 
 
 def prepare(
@@ -302,9 +297,8 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     protocol = protocol_of("given", {**options, "valid": share, "test": None})
     assert isinstance(protocol, Given)
     if _is_name(source) and source in CATALOGUE and CATALOGUE[source].is_split:
-        _check_no_reading(source, reading)
-        if share is None or test is not None:
-            fix = f"Set {option('valid')} to a share, such as 0.05, and leave out {option('test')}"
+        if share is None or test is not None or reading != Reading():
+            fix = f"Set {option('valid')} to a share such as 0.05, and leave out {option('test')} and columns"
             raise ConfigError(f"{source} has its own training and test files. {fix}")
         name, (source, test), reading = source, fetch(source), CATALOGUE[source].variants[0][1]
         reading = reading.model_copy(update={"ordered": protocol.newest})

@@ -233,9 +233,7 @@ def check_times(
     causes = "0, negative, in the future, or far from most others: in another unit, before 1979"
     found = f"{_name(tables)}: column {tables[0].columns['timestamp']!r}: {n_bad:,} bad times"
     if not drop:
-        fix = (
-            f"Correct them, drop the rows: {option('bad_times', 'drop')}, or the column: {option('timestamp', 'none')}"
-        )
+        fix = f"Correct them, drop the rows: {option('bad_times', 'drop')}, or all times: {option('timestamp', 'none')}"
         raise DataError(f"{found} ({causes}), the first {example}. {fix}")
     note(f"{found}: these rows are dropped ({causes}), the first {example}")
     return [frame.filter(~bad) for frame in frames]

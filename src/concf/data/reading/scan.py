@@ -212,13 +212,9 @@ def scan_file(path: Path, reading: Reading) -> Table:
     refuse_no_file(path, f" For the files in it use a pattern, such as '{path / '*.csv'}'")
     if path.stat().st_size == 0:
         raise EmptyFileError(path)
-    scanners = {
-        "parquet": _scan_parquet,
-        "jsonl": _scan_json_lines,
-        "auto": _scan_text_table,
-        "table": _scan_text_table,
-    }
-    return scanners.get(format_of(path, reading), _scan_user_lines)(path, reading)
+    lines = dict.fromkeys(("user-lines", "counted-lines"), _scan_user_lines)
+    scanners = lines | {"parquet": _scan_parquet, "jsonl": _scan_json_lines}
+    return scanners.get(format_of(path, reading), _scan_text_table)(path, reading)
 
 
 def format_of(path: Path, reading: Reading) -> Format:
