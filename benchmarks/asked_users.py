@@ -53,7 +53,7 @@ def measure(name: str) -> dict[str, object]:
     judged = Validation(data, recipe.run.metric, CPU, validated=users[never].numpy())
 
     def figure(user: torch.Tensor, item: torch.Tensor) -> float:
-        return round(measured(Factors(user, item), recipe._seen(data.train), judged), 4)
+        return round(measured(Factors(user, item), recipe.seen(data.train), judged), 4)
 
     line: dict[str, object] = {
         "users": data.train.shape[0], "items": data.train.shape[1], "validated": len(users),

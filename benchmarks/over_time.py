@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import torch
 from measuring import RESULTS
 from sources import DOCS, lines, render
 
@@ -59,7 +60,10 @@ def measure(folder: Path, results: Path, jobs: int, only: list[str]) -> None:
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(entrants, folder, key): key for key in keys}
         for future in as_completed(futures):
-            key = futures[future]
+            key, error = futures[future], future.exception()
+            if error is not None:  # such as a GPU without memory for so many jobs: measured in the next call
+                print(key, repr(error)[:200], flush=True)
+                continue
             log.add(key, {"entrants": future.result()})
             print(key, {each["model"]: round(each["warm"][METRICS[0]], 4) for each in future.result()}, flush=True)
 
@@ -68,6 +72,8 @@ def entrants(folder: Path, key: dict[str, Any]) -> list[dict[str, Any]]:
     """Tune and test a model at a cut; a preset has two entrants, its consensus and its head."""
     split = Split.load(folder / f"{key['data']}-{key['cut']}")
     compared = compare(split, [key["model"]], seeds=1, metrics=METRICS)
+    if torch.cuda.is_available():  # other processes need the memory
+        torch.cuda.empty_cache()
     return [
         {
             "model": entrant.name, "settings": entrant.settings, "at_grid_edge": entrant.edges,

@@ -7,12 +7,15 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from concf import compare, prepare
 from concf.baselines import neighbours
 from concf.baselines.ease import EASE
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.baselines.table import BASELINES
-from concf.data.simulate import Simulation
+from concf.comparison.compare import compare
+from concf.data.ids import Ids
+from concf.data.interactions import Interactions
+from concf.data.protocols import TimeCut
+from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import as_scorer
 
@@ -68,7 +71,12 @@ def test_timed_baselines_are_those_of_the_cpu(name):
 
 
 def test_a_comparison_on_a_gpu_ranks_as_one_on_a_cpu(monkeypatch):
-    data = prepare(Simulation(users=300, items=90, events=9000).draw(2), protocol="time")
+    train, random = some_matrix()[:-1, :-1].tocoo(), np.random.default_rng(2)
+    user, item = (np.asarray(each, np.int32) for each in (train.row, train.col))
+    times, (n_users, n_items) = random.integers(0, 500, train.nnz), train.shape
+    ids = (Ids(np.arange(n)) for n in (n_users, n_items))
+    log = Interactions(*ids, user, item, np.ones(train.nnz), times, times)
+    data = Split.make(log, SplitRecipe(source={"name": "random"}, protocol=TimeCut()))
     models = [name for name, each in BASELINES.items() if each.library is None]
     there = compare(data, models, seeds=1)
     monkeypatch.setattr("concf.comparison.measure.device", lambda: "cpu")

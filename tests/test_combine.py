@@ -117,7 +117,7 @@ def test_figures_are_those_of_the_voters_own_lists() -> None:
 
 def test_a_student_without_voters_of_ours_begins_with_als_of_the_log() -> None:
     stages = Combine(combined())
-    als = stages._solver(data().train)
+    als = stages.solver(data().train)
     start = als.start(stages._seed(1))
     _, item = als.fit(start, **SOLVED_BY, sweeps=FIRST_SWEEPS)
     assert stages._start().equal(item)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from pydantic import Field
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.baselines.ease import regression
+from concf.baselines.ease import Fitted, regression
 from concf.baselines.factorisation import ALS
 from concf.baselines.timed import ages
 from concf.evaluation.scorers import Factors, ScoreFunction
@@ -84,7 +85,7 @@ class SLIST(Settings):
 
     def fit(
         self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array,  # noqa: ARG002
-    ) -> ScoreFunction:  # fmt: skip
+    ) -> Fitted:  # fmt: skip
         """Solve. train, times: [users, items]."""
         log = Sequences.of(train, times)
         system, targets = self.grams(log, train.shape[1], torch.device(device))
@@ -98,7 +99,12 @@ class SLIST(Settings):
         now = np.empty(train.nnz, np.float32)
         now[log.cell] = np.exp(-log.later / self.memory)[log.of_set] if self.memory else 1.0
         histories = csr_array((now, train.indices, train.indptr), shape=train.shape)
-        return regression(weights.float().fill_diagonal_(0.0), histories)
+        weights = weights.float().fill_diagonal_(0.0)
+        return Fitted(regression(weights, histories).function, partial(regression, weights))
+
+    def fold_in(self, fitted: Fitted, histories: csr_array) -> ScoreFunction:
+        """x B, of histories x [n, items], each of which is one set."""
+        return fitted.folded(histories)
 
     def grams(self, log: Sequences, n_items: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """([items, items], [items, items]) Z'WZ and Z'WY, without the rows: summed over a user's pairs of pairs.
@@ -135,6 +141,13 @@ class SLIST(Settings):
         return sources + sources.T, targets.view(n_items, n_items)
 
 
+@dataclass(frozen=True)
+class Sequenced(Factors):
+    """Vectors of `SequenceALS`. map: [d, d] M; None: those of ALS"""
+
+    map: Tensor | None = None
+
+
 class SequenceALS(ALS):
     """ALS whose user vectors predict the next set: score(u, i) = <p_u M, v_i> with v the item vectors of ALS.
 
@@ -150,14 +163,18 @@ class SequenceALS(ALS):
     ridge: float = Field(0.03, gt=0)  # times the mean square of a coordinate of p, summed over the rows
 
     def fit(  # type: ignore[override]
-        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array
-    ) -> Factors:
-        """Fit the items by ALS, then the map. train, times: [users, items]."""
-        log, plain = Sequences.of(train, times), super().fit(train, seed, device)
-        if not log.place.any():
-            return plain
-        item, d = plain.item, self.factors
-        history, fade = torch.zeros_like(plain.user), float(np.exp(-1 / self.memory))
+        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array,
+        item: Tensor | None = None,
+    ) -> Sequenced:  # fmt: skip
+        """Fit the items by ALS, then the map. train, times: [users, items]; item: [items, d], fitted already."""
+        log = Sequences.of(train, times)
+        if item is None:
+            plain = super().fit(train, seed, device)
+            item = plain.item
+            if not log.place.any():
+                return Sequenced(plain.user, item)
+        d = item.shape[1]
+        history, fade = item.new_zeros(train.shape[0], d), float(np.exp(-1 / self.memory))
         gram, cross = torch.zeros(2, d, d, dtype=torch.float64, device=item.device)
         for sets, pairs in log.steps():
             users, items = (torch.from_numpy(each).to(item.device) for each in (log.user[sets], log.item[pairs]))
@@ -166,5 +183,14 @@ class SequenceALS(ALS):
             gram += before.T @ before  # 0 in the first step
             cross += before.T @ (added / torch.bincount(row)[:, None])
             history[users] = before * fade + added
-        gram.diagonal().add_(self.ridge * gram.trace() / d)
-        return Factors(history @ torch.linalg.solve(gram, cross).to(item), item)
+        gram.diagonal().add_(self.ridge * gram.trace() / d + torch.finfo(torch.float64).tiny)
+        mapped = torch.linalg.solve(gram, cross).to(item)
+        return Sequenced(history @ mapped, item, map=mapped)
+
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """Of histories [n, items], each of which is one set."""
+        mapped = fitted.map if isinstance(fitted, Sequenced) else None
+        if mapped is None:
+            return super().fold_in(fitted, histories)
+        ones = csr_array((np.ones_like(histories.data), histories.indices, histories.indptr), shape=histories.shape)
+        return Factors(torch.from_numpy(ones @ fitted.item.cpu().numpy()).to(mapped) @ mapped, fitted.item)

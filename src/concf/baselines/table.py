@@ -36,7 +36,9 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class Vote:
-    """How a baseline votes in the model strong. Beside `fit`, which then also takes `group=`, it has `fold_in`.
+    """How a baseline votes in the model strong; a timed one votes only where a log is split by time.
+
+    Beside `fit`, which then also takes `group=` unless it is timed, it has `fold_in`.
 
     `fold_in(fitted, histories)` scores histories [n, items] of new users, as `fit` does those of the log.
 
@@ -139,7 +141,11 @@ BASELINES = {
     "bpr": Candidate(
         BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}, library="implicit"
     ),
-    "recent-popularity": Candidate(RecentPopularity, {"share": (0.01, 0.03, 0.1, 0.3)}),
+    "recent-popularity": Candidate(
+        RecentPopularity,
+        {"share": (0.01, 0.03, 0.1, 0.3)},
+        vote=Vote({"share": (0.01, 0.03, 0.1, 0.3)}, budget="fast"),
+    ),
     "decayed-popularity": Candidate(DecayedPopularity, {"half_life": (0.01, 0.03, 0.1, 0.3, None)}),
     "als-decayed": Candidate(
         DecayedALS, {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.1, 0.3, None)}
@@ -147,9 +153,15 @@ BASELINES = {
     "ease-decayed": Candidate(
         DecayedEASE, {"regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None)}
     ),
-    "slist": Candidate(SLIST, {"alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0)}),
+    "slist": Candidate(
+        SLIST,
+        {"alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0)},
+        vote=Vote({"alpha": (0.2, 0.6), "regularisation": (50.0, 200.0)}, budget="default", most=(0, 25_000)),
+    ),
     "als-sequence": Candidate(
-        SequenceALS, {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "memory": (5.0, 20.0, 80.0)}
+        SequenceALS,
+        {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "memory": (5.0, 20.0, 80.0)},
+        vote=Vote({"memory": (2.0, 5.0, 20.0, 80.0)}, budget="fast"),
     ),
 }  # a row of yours: BASELINES["mine"] = Candidate(Mine, {"shrink": (1.0, 10.0)}, vote=Vote({"shrink": (1.0, 10.0)}))
 
@@ -164,6 +176,11 @@ def candidate(name: str) -> Candidate:
 def voters() -> dict[str, Vote]:
     """Baselines that vote in the model strong, in the order of the table; rows of yours come last."""
     return {name: each.vote for name, each in BASELINES.items() if each.vote is not None}
+
+
+def timed_voters() -> list[str]:
+    """Voters that learn from times."""
+    return [name for name in voters() if BASELINES[name].timed]
 
 
 def voter(name: str, settings: Mapping[str, float]) -> Any:

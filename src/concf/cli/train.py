@@ -180,7 +180,7 @@ def combine(
             settings=settings, seed=seed or 0, out=out, device=device, watch=Lines(),
         )  # fmt: skip
     measured = next(record for record in run.history if "fusions" in record)
-    lists = {name: measured["validation"][name] for name in run.settings.fixed_voters}
+    lists = {name: measured["validation"][name] for name in run.fixed_voters}
     _report(run, out, as_json, {"voters": lists, "fusions": measured["fusions"]})
 
 

@@ -20,7 +20,8 @@ CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores that are held at a time
 CELLS_HELD = 16  # numbers in memory per listed item while its features are computed, about
 LISTED_FEATURES = 3  # item z-score, relative score, score
 LEAST_GAP = 0.05  # lower bound of o_i - m_i, which few users estimate badly
-LEAST_STD = 1e-3  # lower bound of d_i
+LEAST_STD = 1e-3  # lower bound of d_i,
+TIMED_LEAST_STD = 0.1  # and by time, where new items have few pairs
 Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # clipped to these
 
 
@@ -53,18 +54,18 @@ def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: 
 
 def by_scores(
     name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int, of_items: Tensor | None = None,
-    group: ProcessGroup = ALONE,
+    group: ProcessGroup = ALONE, least_std: float = LEAST_STD,
 ) -> Voter:  # fmt: skip
     """A voter without vectors: score all items once, in blocks of users, and keep the first k of each user.
 
-    of_items: see `Voter`; None: computed over these users, on all ranks
+    of_items: see `Voter`; None: computed over these users, on all ranks; least_std: lower bound of d_i
     """
     moments = Moments(train.shape[1], users.device) if of_items is None else None
     listed, values = first_items(scorer, train, users, k, moments)
     if moments is not None:
         n_users = torch.tensor(len(users), dtype=torch.float64, device=users.device)
         group.all_reduce([moments.sums, n_users])
-        of_items = _of_items(moments.sums, int(n_users)).to(values)
+        of_items = _of_items(moments.sums, int(n_users), least_std).to(values)
     assert of_items is not None
     return by_lists(name, listed, values, of_items)
 
@@ -149,14 +150,14 @@ def first_items(
     return whole[0], whole[1]
 
 
-def _of_items(sums: Tensor, n_users: int) -> Tensor:
+def _of_items(sums: Tensor, n_users: int, least_std: float = LEAST_STD) -> Tensor:
     """[4, items] `Voter.of_items` from the sums [4, items] of `Moments`."""
     total, square, own, count = sums
     mean = total / n_users
     variance = (square / n_users - mean.square()).clamp(min=0)
     unit = (variance.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
     gap = ((own / count.clamp(min=1)).where(count > 0, mean) - mean) / unit
-    std = (variance.sqrt() / unit).clamp(min=LEAST_STD)
+    std = (variance.sqrt() / unit).clamp(min=least_std)
     return torch.stack([mean / unit, std, gap.clamp(min=LEAST_GAP), unit.expand_as(mean)])
 
 

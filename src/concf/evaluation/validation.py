@@ -56,6 +56,10 @@ class Validation:
 
     def of_its_users(self, lists: Tensor) -> float:
         """Return the mean over all users, given the lists [e, depth or more] of the local `users`."""
+        return float(self.per_user(lists).mean())
+
+    def per_user(self, lists: Tensor) -> NDArray[np.float64]:
+        """[validated] metric of each user of all processes, given the lists [e, depth or more] of the local `users`."""
         hit = self.held_out(lists[:, : self.depth])
         if hit.shape[1] < self.n:
             hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
@@ -65,7 +69,7 @@ class Validation:
             local = torch.zeros(share.stop - share.start, dtype=torch.float64, device=device)
             local[self.users] = torch.from_numpy(scores).to(device)
             scores = self.group.gather(local, self.n_users).cpu().numpy()[self.validated]
-        return float(scores.mean())
+        return np.asarray(scores)
 
     def held_out(self, lists: Tensor) -> Tensor:
         """[e, L] whether an item of the lists [e, L] of the local `users` is held out for validation."""

@@ -8,23 +8,27 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
 from concf.consensus.consensus import CONSENSUS, rank_importance
+from concf.consensus.voters import LEAST_STD, TIMED_LEAST_STD
 from concf.evaluation.scorers import Factors
 from concf.inference.lookup import Id
 from concf.runs.run import Run
 from concf.runtime.text_tables import settings_line
 from concf.strong import reranker
+from concf.strong.clock import ITEM_FEATURES as TREND_FEATURES
 from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.strong.run import StrongRun
-from concf.strong.settings import STUDENT
+from concf.strong.settings import STUDENT, TIME
 
 Kind = Literal["rank", "score", "similarity", "popularity"]
 SPEAKERS = 3  # items of a history that are named
-FIXED_VOTERS = {"rp3beta": "random walks", "userknn": "similar users", "ease": "linear regression on the history"}
+FIXED_VOTERS = {
+    "rp3beta": "random walks", "userknn": "similar users", "ease": "linear regression on the history",
+    "recent-popularity": "popular recently", "als-sequence": "what comes next", "slist": "what comes next",
+}  # fmt: skip
 
 
 class Vote(TypedDict):
@@ -164,12 +168,14 @@ class Contributions:
     groups: [G] scores of fixed voters, which a run does not keep, are one group: the rest of the total
     """
 
-    def __init__(self, votes: Votes, voters: Mapping[str, Factors], log: csr_array, temperature: float) -> None:
+    def __init__(self, votes: Votes, run: Run) -> None:
         assert votes.weights is not None
-        self.votes, self.temperature = votes, temperature
+        self.votes, self.temperature, voters, log = votes, run.settings.consensus.temperature, run.voters, run.log
+        self.clock = run.clock if isinstance(run, StrongRun) else None
+        least_std = TIMED_LEAST_STD if TIME in run.chosen else LEAST_STD
         self.centre, self.weights = votes.weights
         histories = Histories(log, slice(0, log.shape[0]), torch.device("cpu"))
-        self.heads = [HeadFeatures(factors, histories, typical=False) for factors in voters.values()]
+        self.heads = [HeadFeatures(factors, histories, False, least_std=least_std) for factors in voters.values()]
         self.popularity, self.activity = (each.float() for each in reranker.popularity_and_activity(log))
         self.n_fixed = len(votes.names) - len(voters)
         self.stable = [row for row, each in enumerate(votes.consistency) if each.any()]  # with several rankings
@@ -181,6 +187,9 @@ class Contributions:
             pair = [Group(head, "score")] * 2 + [Group(head, "similarity")] * (PAIR_FEATURES - 2)
             columns += [*pair, Group(head, "score"), *[Group(None, "popularity")] * ITEM_FEATURES, *pair * 2]
         columns += [Group(votes.names[voter], "rank") for voter in self.stable]
+        if self.clock is not None:  # trends of the item, similarity to the user's newest items
+            of_time = [Group(None, "popularity")] * TREND_FEATURES + [Group(next(iter(voters)), "similarity")] * 2
+            columns += of_time * 2
         columns += [Group(" and ".join(fixed), "score")] * reranker.LIST_FEATURES * len(fixed)
         self.groups = list(dict.fromkeys(columns))
         self._group = torch.tensor([self.groups.index(each) for each in columns])
@@ -201,6 +210,8 @@ class Contributions:
             reranker.at_ranks(each, ranks[voter], stored.shape[1])
             for voter, each in zip(self.stable, consistency, strict=True)
         ]
+        if self.clock is not None:
+            over_time.append(self.clock(row, item, self.heads[0].direction))
         rows = reranker.feature_rows(
             ranks, self.popularity[item], self.activity[row], [each(row, item) for each in self.heads], [],
             stored.shape[1], self.temperature, over_time,

@@ -129,7 +129,7 @@ class Ranker:
         votes = self.votes(CONSENSUS) if CONSENSUS in self.names else None
         if votes is None or votes.weights is None:
             return None
-        return Contributions(votes, self.run.voters, self.run.log, self.run.settings.consensus.temperature)
+        return Contributions(votes, self.run)
 
     def block(self) -> int:
         """Number of users ranked at a time."""

@@ -133,7 +133,7 @@ class Combine(Recipe):
         """[items, d] vectors of ALS on the log, where concf's own voters do not vote."""
         if "als-a" in self.vectors:
             return super()._start()
-        als = self._solver(self.data.train)
+        als = self.solver(self.data.train)
         return als.fit(als.start(self._seed(1)), **students.SOLVED_BY, sweeps=FIRST_SWEEPS)[1]
 
     def _refit(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Combine(Recipe):
         if len(unlisted):
             note(f"no voter lists anything for {len(unlisted):,} of {len(lists):,} users: the student ranks for them")
             users, student = self.consensus_users[unlisted], Factors(*self.vectors[STUDENT])
-            ranked = by_factors(STUDENT, student, self._seen(self.run.log), users, lists.shape[1]).lists
+            ranked = by_factors(STUDENT, student, self.seen(self.run.log), users, lists.shape[1]).lists
             lists[unlisted], plain[unlisted] = ranked, ranked
             scores = -torch.arange(lists.shape[1], device=lists.device).to(votes["reranked"])
             votes["reranked"][unlisted] = scores.expand_as(ranked).masked_fill(ranked < 0, -torch.inf)

@@ -84,12 +84,16 @@ class Histories:
 class HeadFeatures:
     """Features of one head, from its vectors and from statistics of every item.
 
+    least_std: lower bound of d_i
     typical: whether the mean similarity to all items is precomputed for every item, or computed when needed
     group:   each process has the vectors and the log of its local users; statistics are of all users
     direction, norm: [items, d] item vectors of length 1, and [items] their lengths
     """
 
-    def __init__(self, factors: Factors, log: Histories, typical: bool = True, group: ProcessGroup = ALONE) -> None:
+    def __init__(
+        self, factors: Factors, log: Histories, typical: bool = True, group: ProcessGroup = ALONE,
+        least_std: float = LEAST_STD,
+    ) -> None:  # fmt: skip
         self.user, self.bias, self.log, self.group = factors.user, factors.bias, log, group
         user, bias, item = self.user, self.bias, factors.item
         n, centre = sum(group.lengths(user)), user.sum(0)
@@ -101,7 +105,7 @@ class HeadFeatures:
         group.all_reduce([spread])
         square = ((item @ (spread / n)) * item).sum(1).clamp(min=0)
         self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
-        self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=LEAST_STD)
+        self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=least_std)
         self.gap = (self._of_its_users(item, mean) / self.unit - self.mean).clamp(min=LEAST_GAP)
         self.item_features = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
         self.norm = item.norm(dim=1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +19,19 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import Pairs, UserSolver
-from concf.baselines.table import voter
-from concf.consensus.voters import LISTED_FEATURES, Voter, by_scores, first_items, kept_votes
+from concf.baselines.table import timed_voters, voter
+from concf.consensus.voters import (
+    LEAST_STD,
+    LISTED_FEATURES,
+    TIMED_LEAST_STD,
+    Voter,
+    by_scores,
+    first_items,
+    kept_votes,
+)
 from concf.evaluation.scorers import Factors, Scorer
 from concf.runs.fold_in import Agreed, FoldIn, Solve
+from concf.strong.clock import Clock
 from concf.strong.reranker import Context, Reranker, Weights
 from concf.strong.settings import STUDENT, StrongSettings
 from concf.strong.softmax import UserSoftmax
@@ -36,6 +45,7 @@ class StrongFoldIn(FoldIn):
     """The heads and the consensus of a run.
 
     fixed_voters: voters without vectors; chosen: voter -> the settings that training chose for it
+    times, clock: [users, items] of the log's pairs, and features of them, if the run uses them
     """
 
     settings: StrongSettings
@@ -43,9 +53,10 @@ class StrongFoldIn(FoldIn):
     def __init__(
         self, log: csr_array, settings: StrongSettings, heads: Mapping[str, Factors], voters: Mapping[str, Factors],
         votes: Mapping[str, Tensor], fixed_voters: tuple[str, ...], chosen: Mapping[str, Mapping[str, float]],
+        times: csr_array | None = None, clock: Clock | None = None,
     ) -> None:  # fmt: skip
         super().__init__(log, settings, heads, voters, votes)
-        self.fixed_voters, self.chosen = fixed_voters, chosen
+        self.fixed_voters, self.chosen, self.times, self.clock = fixed_voters, chosen, times, clock
 
     def head(self, name: str, histories: csr_array, *, voting: bool = False) -> Factors:  # noqa: ARG002
         """A head, with a user for each history; voters are as they are at their best."""
@@ -117,7 +128,8 @@ class StrongFoldIn(FoldIn):
     @cached_property
     def context(self) -> Context:
         """Statistics of the users of the log."""
-        return Context.of(self.log, list(self.voters.values()), CPU)
+        least_std = LEAST_STD if self.times is None else TIMED_LEAST_STD
+        return Context.of(self.log, list(self.voters.values()), CPU, clock=self.clock, least_std=least_std)
 
     @cached_property
     def fixed(self) -> dict[str, tuple[Callable[[csr_array], Scorer] | None, Tensor]]:
@@ -128,8 +140,15 @@ class StrongFoldIn(FoldIn):
         given = self.settings.given
         names = [name for name in self.fixed_voters if name in self.chosen or name in given]
         own = {name: voter(name, self.chosen[name]) for name in names if name not in given}
-        fitted = [partial(own[name].fold_in, own[name].fit(self.log)) if name in own else None for name in names]
+        fitted = [partial(own[name].fold_in, self._fit(name, own[name])) if name in own else None for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
+
+    def _fit(self, name: str, own: Any) -> Any:
+        """Fit a voter without vectors to the log, as it was in training."""
+        if name not in timed_voters():
+            return own.fit(self.log)
+        more = {"item": self.voters["als-a"].item} if name == "als-sequence" else {}
+        return own.fit(self.log, times=self.times, **more)
 
 
 class _OrAverage(NamedTuple):

@@ -2,6 +2,7 @@
 
     search    choose the settings of the voters by validation
     als       fit two factor models by ALS
+    time      by time: search voters that know times, and decide what of the log's times is used
     softmax   fit a head with a softmax loss, from the vectors of the first
     rerank    fit the re-ranker, cross-fitted
     student   distil the consensus into one head
@@ -29,9 +30,10 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import ALS, Pairs, UserSolver
+from concf.baselines.table import timed_voters
 from concf.baselines.table import voter as fixed_voter
 from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS
-from concf.consensus.voters import Voter, by_factors, by_scores, kept_votes, voter_weights
+from concf.consensus.voters import LEAST_STD, TIMED_LEAST_STD, Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.errors import note
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.scorers import Factors, Offset
@@ -41,10 +43,12 @@ from concf.runtime.arguments import derive_seed
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import search
-from concf.strong.reranker import TOP, Reranker, Weights
+from concf.strong.clock import Clock
+from concf.strong.decision import decide, taken
+from concf.strong.reranker import TOP, Context, Reranker, Weights
 from concf.strong.run import StrongRun
 from concf.strong.search import PLANS, list_length, n_consensus_users
-from concf.strong.settings import STUDENT
+from concf.strong.settings import STUDENT, TIME
 from concf.strong.softmax import fit_softmax
 from concf.strong.students import SOLVED_BY, by_groups, solve_student, teach_student, without_lists
 
@@ -95,6 +99,7 @@ class Recipe:
         self.stages: dict[str, Callable[[], dict[str, Any]]] = {}
         if settings.own:
             self.stages = {"search": self._search, "als": self._als}
+            self.stages |= {"time": self._time} if run.by_time else {}
         for head in self.softmaxes:
             self.stages[head] = partial(self._softmax, head)
         self.stages |= {"rerank": self._rerank, "student": self._student}
@@ -151,47 +156,91 @@ class Recipe:
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
 
-    def _local(self, log: csr_array) -> csr_array:
+    def local(self, log: csr_array) -> csr_array:
         """[local users, items] rows of a log [users, items]."""
         return log[self.own] if self.group.several else log
 
     def _pairs(self, log: csr_array) -> Pairs:
         """Pairs that ALS fits: the weighted pairs of local users, with target 1, and their dislikes, with target 0."""
         dtype, disliked = torch.get_default_dtype(), self.data.disliked
-        observed = Pairs.observed(self._local(log), self.device, dtype)
+        observed = Pairs.observed(self.local(log), self.device, dtype)
         if disliked is None:
             return observed
-        weighted = self._local(disliked) * self.settings.weights.dislike
+        weighted = self.local(disliked) * self.settings.weights.dislike
         return observed.and_more(Pairs.observed(weighted, self.device, dtype, target=0.0))
 
-    def _seen(self, log: csr_array) -> csr_array:
+    def seen(self, log: csr_array) -> csr_array:
         """[local users, items] pairs that are never recommended: those of a log [users, items], and dislikes."""
-        local, disliked = self._local(log), self.data.disliked
-        return local if disliked is None else (local + self._local(disliked)).tocsr()
+        local, disliked = self.local(log), self.data.disliked
+        return local if disliked is None else (local + self.local(disliked)).tocsr()
 
-    def _solver(self, log: csr_array, factors: int | None = None) -> ALS:
+    def solver(self, log: csr_array, factors: int | None = None) -> ALS:
         """Make the ALS of a log [users, items]. factors: None for all dimensions"""
         return ALS(self._pairs(log), self.shape, factors or self.factors, self.group)
 
     def _search(self) -> dict[str, Any]:
         """Choose the settings of ALS, with few dimensions, and of the fixed voters."""
         train, few = self.data.train, self.searched
-        small, seen = self._solver(train, min(SMALL, self.factors)), self._seen(train)
+        small, seen = self.solver(train, min(SMALL, self.factors)), self.seen(train)
         start, rounds = small.start(self._seed(0)), self.plan.rounds[0]
         points = search.search_als(small, seen, few, start, search.MIDDLE, rounds)
         self.chosen["als"] = search.als_settings(points[0])
         for name in self.fixed:
-            self.chosen[name] = (
-                search.search_walks(train, seen, few, self.device)
-                if name == "rp3beta"
-                else search.search_fixed(name, train, seen, few, self.device, self.plan.rounds[0])
-            )
+            if name == "rp3beta":
+                self.chosen[name] = search.search_walks(train, seen, few, self.device)
+            elif name not in timed_voters():
+                self.chosen[name] = search.search_fixed(name, partial(self.fit_fixed, name, train), seen, few, rounds)
         return {"chosen": dict(self.chosen)}
+
+    def fit_fixed(
+        self, name: str, log: csr_array, settings: Mapping[str, float], times: csr_array | None = None,
+        item: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        """Fit a voter without vectors to a log [users, items].
+
+        times, item: of the log's pairs, and [items, d] vectors of ALS, for voters that need them; None: this run's
+        """
+        if name not in timed_voters():
+            return fixed_voter(name, settings).fit(log, device=self.device, group=self.group)
+        more = {"item": self.vectors["als-a"][1] if item is None else item} if name == "als-sequence" else {}
+        times = self._times(log) if times is None else times
+        return fixed_voter(name, settings).fit(log, device=self.device, times=times, **more)
+
+    def _times(self, log: csr_array) -> csr_array:
+        """[users, items] times of the pairs of a log: the training part, or what the run learns from."""
+        return self.data.times(["train"] if log is self.data.train else self.run.learned)
+
+    def _clock(self, log: csr_array) -> Clock | None:
+        """Times of the local users' pairs in a log, if they are features of the re-ranker."""
+        if not self.chosen.get(TIME, {}).get("features"):
+            return None
+        return Clock.of(log, self._times(log), self.device).local(self.own)
+
+    @property
+    def least_std(self) -> float:
+        """Lower bound of the standard deviation of an item's scores."""
+        return TIMED_LEAST_STD if TIME in self.chosen else LEAST_STD
+
+    def _time(self) -> dict[str, Any]:
+        """Search the voters that know times, and keep these voters, and features of time, if they help (`decision`)."""
+        train, few, names = self.data.train, self.searched, [name for name in self.fixed if name in timed_voters()]
+        self.chosen[TIME] = {"voters": 1.0, "features": 1.0}
+        for name in names:
+            fit = partial(self.fit_fixed, name, train)
+            self.chosen[name] = search.search_fixed(name, fit, self.seen(train), few, self.plan.rounds[0])
+        gains = decide(self, names)
+        voters, features = taken(gains)
+        self.chosen[TIME] = {"voters": float(voters), "features": float(features)}
+        if not voters:
+            self.run.fixed_voters = tuple(name for name in self.run.fixed_voters if name not in names)
+            self.chosen = {name: each for name, each in self.chosen.items() if name not in names}
+        kept = [TIME, *(name for name in names if name in self.chosen)]
+        return {"chosen": {name: self.chosen[name] for name in kept}, "gains": gains}
 
     def _als(self) -> dict[str, Any]:
         """Search around the chosen settings with all dimensions, and keep the two best that are stable over sweeps."""
         train = self.data.train
-        als, seen = self._solver(train), self._seen(train)
+        als, seen = self.solver(train), self.seen(train)
         chosen, start = self.chosen["als"], als.start(self._seed(1))
         first = search.UNOBSERVED.index(chosen["unobserved"]), search.PENALTY.index(chosen["penalty"])
         points = search.search_als(als, seen, self.searched, start, first, self.plan.rounds[1])
@@ -208,7 +257,7 @@ class Recipe:
         """
         train = self.data.train
         if head == self.softmaxes[0]:
-            vectors, local, seen = self.vectors["als-a"], self._local(train), self._seen(train)
+            vectors, local, seen = self.vectors["als-a"], self.local(train), self.seen(train)
             seed, wanted = self._seed(2), len(self.softmaxes)
             tried = search.search_temperature(local, seen, self.searched, *vectors, seed, wanted)
             least = BEHIND * search.measured(Factors(*vectors), seen, self.searched)
@@ -222,32 +271,34 @@ class Recipe:
     def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> None:
         """Train a softmax head for more epochs."""
         temperature, start = self.chosen[head]["temperature"], self.vectors[head]
-        self.vectors[head] = fit_softmax(self._local(log), *start, temperature, epochs, seed, group=self.group)
+        self.vectors[head] = fit_softmax(self.local(log), *start, temperature, epochs, seed, group=self.group)
 
     def _validate(self, *heads: str) -> dict[str, Any]:
         """Measure the validation metric of heads."""
         for head in heads:
             factors = Factors(*self.vectors[head])
-            self.metrics[head] = search.measured(factors, self._seen(self.data.train), self.validation)
+            self.metrics[head] = search.measured(factors, self.seen(self.data.train), self.validation)
         return {"validation": {head: self.metrics[head] for head in heads}}
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
         """Voters fitted to a log [users, items], with their lists for local users [n]."""
         k = max(self.top_k, self.validation.depth)  # the metric may be deeper than the votes
-        seen = self._seen(log)
+        seen = self.seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
-            fitted = fixed_voter(name, self.chosen[name]).fit(log, device=self.device, group=self.group)
-            voters.append(by_scores(name, Offset(fitted, self.own.start), seen, users, k, group=self.group))
+            fitted = Offset(self.fit_fixed(name, log, self.chosen[name]), self.own.start)
+            voters.append(by_scores(name, fitted, seen, users, k, group=self.group, least_std=self.least_std))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
         weights = voter_weights([self.metrics[voter.name] for voter in voters], VOTER_TEMPERATURE)
-        length = max(list_length(self.data, self.settings), self.validation.depth)
+        length, local = max(list_length(self.data, self.settings), self.validation.depth), self.local(log)
+        factors = [voter.factors for voter in voters if voter.factors is not None]
+        context = Context.of(local, factors, users.device, self.group, self._clock(log), self.least_std)
         return Reranker(
-            self._local(log), users, voters, weights, length=length, top_k=self.top_k,
-            temperature=self.settings.consensus.temperature, group=self.group,
+            local, users, voters, weights, length=length, top_k=self.top_k,
+            temperature=self.settings.consensus.temperature, context=context, group=self.group,
         )  # fmt: skip
 
     def _measure(self, voters: list[Voter]) -> None:
@@ -300,7 +351,7 @@ class Recipe:
     def _refit(self) -> dict[str, Any]:
         """Refit the voters on the whole log, from their present vectors."""
         log = self.run.log
-        als = self._solver(log)
+        als = self.solver(log)
         for head in ("als-a", "als-b"):
             if head in self.vectors:
                 self.vectors[head] = als.fit(self.vectors[head][1], **self.chosen[head], sweeps=self.plan.sweeps[1])

@@ -33,11 +33,12 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.consensus import NOTHING, blocks_of_users, consensus, rank_importance, ranks_over_time
-from concf.consensus.voters import LISTED_FEATURES, Voter
+from concf.consensus.voters import LEAST_STD, LISTED_FEATURES, Voter
 from concf.errors import DataError
 from concf.evaluation.scorers import Factors
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.strong.clock import TIME_FEATURES, Clock
 from concf.strong.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.strong.stacking import TrainingSet, fit_weights
 
@@ -72,7 +73,7 @@ class Context(NamedTuple):
     """Inputs of the features other than the votes.
 
     popularity: [items] p; activity: [users] q; log: the users' histories; heads: features of each voter with vectors;
-    moments: mean and standard deviation that q is standardised by
+    moments: mean and standard deviation that q is standardised by; clock: times of the log, if they are used
     """
 
     popularity: Tensor
@@ -80,19 +81,21 @@ class Context(NamedTuple):
     log: Histories
     heads: list[HeadFeatures]
     moments: tuple[Tensor, Tensor]
+    clock: Clock | None = None
 
     @classmethod
     def of(
-        cls, train: csr_array, factors: Sequence[Factors], device: torch.device, group: ProcessGroup = ALONE
-    ) -> Context:
-        """Compute it from the log [local users, items] that the voters were fitted to."""
+        cls, train: csr_array, factors: Sequence[Factors], device: torch.device, group: ProcessGroup = ALONE,
+        clock: Clock | None = None, least_std: float = LEAST_STD,
+    ) -> Context:  # fmt: skip
+        """Compute it from the log [local users, items] that the voters were fitted to. clock: of local users"""
         log = Histories(train, slice(0, train.shape[0]), device)
         p, q = (each.to(device, torch.get_default_dtype()) for each in popularity_and_activity(train, group))
-        of_head = partial(HeadFeatures, log=log, group=group)
+        of_head = partial(HeadFeatures, log=log, group=group, least_std=least_std)
         if factors:
             _ = log.by_item  # computed once, before threads use it
         heads = list(map(of_head, factors) if group.several else in_blocks(of_head, factors, device))
-        return cls(p, q, log, heads, _moments_of(group.join(_logarithms(train))))
+        return cls(p, q, log, heads, _moments_of(group.join(_logarithms(train))), clock)
 
     def folded(self, histories: csr_array, users: Sequence[Tensor]) -> Context:
         """Context of new users by their histories [n, items]. users: for each head their vectors [n, d]
@@ -105,7 +108,8 @@ class Context(NamedTuple):
         known = self.activity[self.log.first.diff() > 0]
         activity = ((_logarithms(histories) - mean) / deviation).to(self.activity).clamp(known.min(), known.max())
         heads = [each.folded(user, log) for each, user in zip(self.heads, users, strict=True)]
-        return self._replace(activity=activity, log=log, heads=heads)
+        clock = None if self.clock is None else self.clock.folded(histories)
+        return self._replace(activity=activity, log=log, heads=heads, clock=clock)
 
 
 class Reranker:
@@ -126,6 +130,7 @@ class Reranker:
         context = Context.of(train, factors, users.device, group) if context is None else context
         self.group, self.first = group, sum(group.lengths(users)[: group.rank])
         self.popularity, self.activity, self.log, self.heads = context[:4]
+        self.clock = context.clock if self.heads else None
         self.lists = torch.empty(len(users), length, dtype=torch.int32, device=users.device)
 
         def agree(block: slice) -> None:
@@ -224,7 +229,7 @@ class Reranker:
         pairs = list(zip(ranks, self.voters, strict=True))
         listed = [(ranked, voter.listed[rows]) for ranked, voter in pairs if voter.listed is not None]
         stable = [(ranked, voter.consistency[rows]) for ranked, voter in pairs if voter.consistency is not None]
-        width = n_features(len(self.voters), len(self.heads), len(listed), len(stable))
+        width = n_features(len(self.voters), len(self.heads), len(listed), len(stable), self.clock is not None)
         features = self.popularity.new_empty(*lists.shape, width)
 
         def fill(block: Tensor) -> None:
@@ -234,6 +239,8 @@ class Reranker:
             of_lists = [listed_features(values[block], ranked[block], self.top_k) for ranked, values in listed]
             popularity, activity = self.popularity[items], self.activity[owners]
             of_time = [at_ranks(values[block, :, None], ranked[block], self.top_k) for ranked, values in stable]
+            if self.clock is not None:
+                of_time.append(self.clock(owners, items, self.heads[0].direction))
             features[block] = feature_rows(
                 ranks[:, block], popularity, activity, of_heads, of_lists, self.top_k, self.temperature, of_time
             )
@@ -251,9 +258,10 @@ class Reranker:
         return torch.cat(blocks, 1)
 
 
-def n_features(voters: int, heads: int, listed: int, stable: int = 0) -> int:
+def n_features(voters: int, heads: int, listed: int, stable: int = 0, timed: bool = False) -> int:
     """Number of features F. heads, listed: voters with vectors, and without; stable: voters with several rankings"""
-    return VOTER_FEATURES * voters + CURVE_FEATURES + HEAD_FEATURES * heads + LIST_FEATURES * listed + stable
+    others = CURVE_FEATURES + stable + TIME_FEATURES * timed
+    return VOTER_FEATURES * voters + HEAD_FEATURES * heads + LIST_FEATURES * listed + others
 
 
 def popularity_and_activity(train: csr_array, group: ProcessGroup = ALONE) -> tuple[Tensor, Tensor]:
@@ -303,7 +311,7 @@ def feature_rows(
 
     ranks: [voters, b, L], K where a voter does not list an item; popularity: [b, L] p; activity: [b] q;
     of_heads: [b, L, N_FEATURES] for each head; of_lists: [b, L, 4] for each voter without vectors; of_time: [b, L, 1]
-    for each voter with several rankings
+    for each voter with several rankings, and [b, L, TIME_FEATURES] where times are used
     """
     ranked = ranks < top_k
     importance = [rank_importance(ranks.to(popularity), temperature * factor) * ranked for factor in TEMPERATURES]

@@ -5,13 +5,17 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import torch
+from scipy.sparse import csr_array
+
 from concf.baselines.table import voters
 from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
+from concf.strong.clock import Clock
 from concf.strong.fold_in import StrongFoldIn
-from concf.strong.settings import STUDENT, VALIDATED, StrongSettings
+from concf.strong.settings import STUDENT, TIME, VALIDATED, StrongSettings
 
 REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
 OBJECTIVES = {"als": "least squares", "softmax": "softmax over all items", STUDENT: "distilled from the consensus"}
@@ -42,8 +46,18 @@ class StrongRun(Run):
 
     @cached_property
     def fixed_voters(self) -> tuple[str, ...]:
-        """Voters without vectors: those of `concf.BASELINES` when the run began, whatever is there now."""
-        return self.settings.fixed_voters
+        """Voters without vectors: those of `concf.BASELINES` when the run began, whatever is there now.
+
+        Those that know times vote only where a log is split by time: elsewhere they would read the future.
+        """
+        chosen = self.settings
+        return (*chosen.own_fixed, *(chosen.own_timed if self.by_time else ()), *chosen.given)
+
+    @property
+    def by_time(self) -> bool:
+        """Whether everything that is held out is later than everything that is learned."""
+        protocol, log = self.data.recipe.protocol, self.data.interactions
+        return protocol.time_cut == "all" and log.timestamp is not None and self.data.whole is None
 
     def method(self) -> str:
         """How it is trained, in a sentence or two."""
@@ -66,7 +80,21 @@ class StrongRun(Run):
         """The heads and the consensus for histories of new users."""
         heads = self.voters | {STUDENT: self.factors(STUDENT).to("cpu")}
         votes, fixed = self.best[CONSENSUS].votes, self.fixed_voters
-        return StrongFoldIn(self.log, self.settings, heads, self.voters, votes, fixed, self.chosen)
+        return StrongFoldIn(
+            self.log, self.settings, heads, self.voters, votes, fixed, self.chosen, self._times, self.clock
+        )
+
+    @cached_property
+    def _times(self) -> csr_array | None:
+        """[users, items] times of the learned pairs, if the run was trained by time."""
+        return self.data.times(self.learned) if TIME in self.chosen else None
+
+    @cached_property
+    def clock(self) -> Clock | None:
+        """Times of the learned pairs, if they are features of the re-ranker."""
+        if self._times is None or not self.chosen[TIME]["features"]:
+            return None
+        return Clock.of(self.log, self._times, torch.device("cpu"))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a run keeps, except its history."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from scipy.sparse import csr_array
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from concf.baselines.als import ALS
 from concf.baselines.neighbours import Walks
-from concf.baselines.table import voter, voters
+from concf.baselines.table import voters
 from concf.consensus.voters import by_factors, first_items
 from concf.data.split import Split
 from concf.evaluation.metrics import flat_cells
@@ -213,11 +213,11 @@ def _walked_lists(walks: Walks, seen: csr_array, validation: Validation, betas: 
 
 
 def search_fixed(
-    name: str, train: csr_array, seen: csr_array, validation: Validation, device: torch.device, rounds: int
+    name: str, fit: Callable[[dict[str, float]], Any], seen: csr_array, validation: Validation, rounds: int
 ) -> dict[str, float]:
     """Search the settings of a fixed voter by the validation of its lists, from the middle of its grid.
 
-    train: log of all users; seen: [local users, items] pairs that are not listed
+    fit: settings -> voter, fitted to the log of all users; seen: [local users, items] pairs that are not listed
     """
     grid = voters()[name].grid
 
@@ -225,8 +225,7 @@ def search_fixed(
         return {setting: values[at] for (setting, values), at in zip(grid.items(), index, strict=True)}
 
     def measure(index: tuple[int, ...]) -> Point:
-        fitted = voter(name, settings(index)).fit(train, device=device, group=validation.group)
-        lists = first_items(Offset(fitted, validation.first), seen, validation.users, validation.depth)[0]
+        lists = first_items(Offset(fit(settings(index)), validation.first), seen, validation.users, validation.depth)[0]
         return Point(index, validation.of_its_users(lists))
 
     sizes = tuple(map(len, grid.values()))

@@ -7,11 +7,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from concf.baselines.table import voters
+from concf.baselines.table import timed_voters, voters
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.runs.settings import EVERYTHING, RunSettings, VotingSettings
 
 STUDENT = "student"
+TIME = "time"  # among the chosen settings of a run: what of the log's times is used
 HEADS = {"fast": ("als-a", "als-b"), "default": ("softmax-a",), "thorough": ("softmax-b",)}  # which a budget adds
 LEARNED = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
 VALIDATED = 8192  # users whom the re-ranker is fitted to and metrics are measured on, at most
@@ -46,7 +47,7 @@ class StrongSettings(RunSettings):
     @model_validator(mode="after")
     def _names_are_usable(self) -> StrongSettings:
         heads = {name for names in HEADS.values() for name in names}
-        taken = {*heads, STUDENT, CONSENSUS, R_CONSENSUS, EVERYTHING, *self.own_fixed}
+        taken = {*heads, STUDENT, CONSENSUS, R_CONSENSUS, EVERYTHING, *self._own_voters}
         for name in self.foreign:
             if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name):
                 raise ValueError(f"voter {name!r}: choose a name of letters, digits, _ and -, such as als or bm25-20")
@@ -70,8 +71,17 @@ class StrongSettings(RunSettings):
 
     @property
     def own_fixed(self) -> tuple[str, ...]:
-        """Voters without vectors of the budget."""
-        return tuple(name for name, vote in voters().items() if vote.budget in self._paid)
+        """Voters without vectors of the budget, whatever the log is like."""
+        return tuple(name for name in self._own_voters if name not in timed_voters())
+
+    @property
+    def own_timed(self) -> tuple[str, ...]:
+        """Those that know times, and vote only where a log is split by time."""
+        return tuple(name for name in self._own_voters if name in timed_voters())
+
+    @property
+    def _own_voters(self) -> list[str]:
+        return [name for name, vote in voters().items() if vote.budget in self._paid]
 
     @property
     def _paid(self) -> list[str]:

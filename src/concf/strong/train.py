@@ -138,7 +138,8 @@ def large_tables(
     sent = 2 * users * d * FLOAT if group.several else 0  # user vectors of all processes, and a copy
     batch = consensus_users // max(1, min(BATCHES, consensus_users // USERS))
     in_turn = {
-        "features of the re-ranker": learners * n_features(voters, heads - 1, len(fixed)) * FLOAT // group.size,
+        "features of the re-ranker":
+            learners * n_features(voters, heads - 1, len(fixed), timed=True) * FLOAT // group.size,
         "weights of EASE^R": min(shape) ** 2 * EASE if "ease" in fixed else 0,
         "lists and scores of the voters":
             consensus_users * k * (voters * INT + len(fixed) * LISTED_FEATURES * FLOAT) // group.size,

@@ -1,0 +1,220 @@
+"""Times in the model strong: features against loops, the decision on another window, and runs of a log by time."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from concf.baselines.sequences import SLIST, SequenceALS
+from concf.baselines.table import timed_voters
+from concf.data.parts import TRAIN, VALID, origin
+from concf.data.prepare import prepare
+from concf.data.simulate import DriftingSimulation
+from concf.data.split import Split
+from concf.evaluation.ranking import rank
+from concf.inference.recommender import Recommender
+from concf.models import load_run, train
+from concf.strong.clock import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock
+from concf.strong.decision import earlier_window, taken
+from concf.strong.run import StrongRun
+from concf.strong.update import update
+from tests.small_recipe import assert_same
+
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {"dimensions": 16, "budget": "fast", "training": {"metric": "ndcg@10"}}
+
+
+def some_log(seed: int, ties: int = 6) -> tuple[csr_array, csr_array]:
+    """[12, 15] and its times, of which many are equal; the last user and item have no pairs."""
+    random = np.random.default_rng(seed)
+    dense = random.random((12, 15)) < 0.4
+    dense[-1], dense[:, -1] = False, False
+    log = csr_array(dense.astype(np.float32))
+    return log, csr_array((random.integers(0, ties, log.nnz).astype(float), log.indices, log.indptr), shape=log.shape)
+
+
+def literal(log: csr_array, times: csr_array, direction: np.ndarray) -> np.ndarray:
+    """[users, items, TIME_FEATURES] by loops over pairs."""
+    pairs = {}
+    for user in range(log.shape[0]):
+        for at in range(log.indptr[user], log.indptr[user + 1]):
+            pairs[user, int(log.indices[at])] = float(times.data[at])
+    newest, oldest = max(pairs.values()), min(pairs.values())
+    age = {pair: (newest - time) / (newest - oldest) for pair, time in pairs.items()}
+    n_users, n_items = log.shape
+    idle = {user: np.log(LEAST_AGE + min(age[pair] for pair in pairs if pair[0] == user)) for user, _ in pairs}
+    mean, std = np.mean(list(idle.values())), np.std(list(idle.values()))
+    features = np.zeros((n_users, n_items, TIME_FEATURES))
+    for item in range(n_items):
+        own = [age[pair] for pair in pairs if pair[1] == item]
+        row = []
+        for share in SHARES:
+            border = sorted(age.values())[max(1, round(share * len(age))) - 1]
+            recent = sum(each <= border for each in age.values()) / len(age)
+            row.append(np.log((sum(each <= border for each in own) + 1) / (recent * len(own) + 1)))
+        row += [np.log(LEAST_AGE + (each(own) if own else 0.0)) for each in (min, max)]
+        for user in range(n_users):
+            mine = sorted({age[pair] for pair in pairs if pair[0] == user})
+            bags: list[list[int]] = [[], []]
+            for when in mine:
+                of_set = [other for (owner, other), each in age.items() if owner == user and each == when]
+                bags[0] += of_set if when == mine[0] else []
+                bags[1] += of_set if len(bags[1]) < NEWEST else []
+            near = [np.mean([direction[item] @ direction[other] for other in bag]) if bag else 0.0 for bag in bags]
+            z = (idle.get(user, np.log(LEAST_AGE + 1)) - mean) / std
+            features[user, item] = [*row, *near, *(z * np.array([*row, *near]))]
+    return features
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_features_of_time_are_those_of_the_loops(seed: int) -> None:
+    log, times = some_log(seed)
+    direction = np.random.default_rng(seed).standard_normal((15, 4)).astype(np.float32)
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    clock, users = Clock.of(log, times, CPU), torch.arange(12)
+    items = torch.arange(15).expand(12, -1)
+    found = clock(users, items, torch.from_numpy(direction))
+    assert np.allclose(found.numpy(), literal(log, times, direction), atol=1e-5)
+    half = clock.local(slice(5, 12))(torch.arange(7), items[:7], torch.from_numpy(direction))
+    assert torch.equal(half, found[5:])
+    later = csr_array((times.data * 60 + 7e8, times.indices, times.indptr), shape=times.shape)  # another unit and start
+    assert torch.allclose(Clock.of(log, later, CPU)(users, items, torch.from_numpy(direction)), found, atol=1e-5)
+    order = np.random.default_rng(9).permutation(15)
+    renamed = [csr_array(each.tocsc()[:, order].tocsr()) for each in (log, _ones_for_zeros(times))]
+    there = Clock.of(renamed[0], _zeros_again(renamed[1]), CPU)(users, items, torch.from_numpy(direction[order]))
+    assert torch.allclose(there, found[:, order], atol=1e-5)
+
+
+def _ones_for_zeros(times: csr_array) -> csr_array:
+    return csr_array((times.data + 1, times.indices, times.indptr), shape=times.shape)
+
+
+def _zeros_again(times: csr_array) -> csr_array:
+    times.sort_indices()
+    return csr_array((times.data - 1, times.indices, times.indptr), shape=times.shape)
+
+
+def test_a_history_is_one_set_of_an_active_user() -> None:
+    log, times = some_log(1)
+    direction = torch.nn.functional.normalize(torch.randn(15, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    clock = Clock.of(log, times, CPU)
+    folded = clock.folded(log[:3])
+    features = folded(torch.arange(3), torch.arange(15).expand(3, -1), direction)
+    for user in range(3):
+        near = direction @ direction[log.indices[log.indptr[user] : log.indptr[user + 1]]].mean(0)
+        assert torch.allclose(features[user, :, 6], near, atol=1e-6)
+        assert torch.equal(features[user, :, 6], features[user, :, 7])
+    assert (folded.idleness == clock.idleness.min()).all()
+
+
+def test_voters_that_know_times_fold_histories_in() -> None:
+    log, times = some_log(2)
+    item = torch.randn(15, 4, generator=torch.Generator().manual_seed(1))
+    sequence = SequenceALS(memory=5.0)
+    fitted = sequence.fit(log, times=times, item=item)
+    equal = csr_array((np.ones(log.nnz), log.indices, log.indptr), shape=log.shape)
+    as_set = SequenceALS(memory=5.0).fit(log, times=equal, item=item).user  # one set each, but another map
+    histories = sequence.fold_in(fitted, log)
+    assert fitted.map is not None
+    assert torch.allclose(histories.user, torch.from_numpy(log @ item.numpy()) @ fitted.map, atol=1e-5)
+    assert as_set.shape == histories.user.shape
+    slist = SLIST(memory=None)
+    scores = slist.fit(log, times=times)
+    assert np.allclose(rank(slist.fold_in(scores, log), np.arange(11), 5), rank(scores, np.arange(11), 5))
+
+
+@pytest.mark.parametrize(("gains", "expected"), [
+    ({}, (False, False)), ({"voters": [1.0, 2.0], "features": [-1.0, 0.1], "both": [0.0, 0.0]}, (False, False)),
+    ({"voters": [2.0, 1.0], "features": [3.0, 4.0], "both": [1.5, 1.0]}, (True, False)),
+    ({"voters": [2.0, 1.0], "features": [3.0, 1.0], "both": [5.0, 1.0]}, (True, True)),
+])  # fmt: skip
+def test_the_best_gain_above_its_error_is_taken(gains: dict[str, Any], expected: tuple[bool, bool]) -> None:
+    assert taken(gains) == expected
+
+
+@cache
+def by_time() -> Split:
+    return prepare(stream(), protocol="time", test=0.15)
+
+
+@cache
+def stream() -> pl.DataFrame:
+    """A log whose popular items change."""
+    return DriftingSimulation(users=400, items=150, events=12000).draw(4)
+
+
+def test_the_earlier_window_is_before_the_validation_part() -> None:
+    data = by_time()
+    past, times = earlier_window(data), data.interactions.timestamp
+    assert past is not None
+    assert times is not None
+    train, window = (times[origin(past.parts) == part] for part in (TRAIN, VALID))
+    assert train.max() < window.min() <= window.max() < times[origin(data.parts) == VALID].min()
+    assert np.isin(np.flatnonzero(origin(past.parts) < 2), np.flatnonzero(data.parts == TRAIN)).all()
+    n_valid = int((origin(data.parts) == VALID).sum())
+    assert n_valid <= len(window) <= 1.2 * n_valid
+    tiny = prepare(stream().head(400), protocol="time", test=0.3)
+    assert earlier_window(tiny) is None
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("time") / "run"
+    train(by_time(), SMALL, seed=3, out=out)
+    return out
+
+
+def test_times_help_where_popularity_changes(whole: Path) -> None:
+    run = load_run(whole, by_time())
+    record = next(each for each in run.history if each["stage"] == "time")
+    used = taken(record["gains"])
+    assert used != (False, False)
+    assert run.chosen["time"] == {"voters": float(used[0]), "features": float(used[1])}
+    assert set(timed_voters()) & set(run.fixed_voters) == ({"recent-popularity", "als-sequence"} if used[0] else set())
+    blind = train(prepare(stream(), protocol="random"), SMALL, seed=3)
+    assert "time" not in blind.chosen
+    assert not set(timed_voters()) & set(blind.fixed_voters)
+
+
+def test_a_run_by_time_serves_histories_and_explains(whole: Path) -> None:
+    model = Recommender(load_run(whole, by_time()))
+    assert len(model.recommend(history=model.item_ids.values[:4].tolist(), k=5)) == 5
+    user = model.user_ids.values[0]
+    first = model.recommend(user, k=1, by="consensus")["item_id"][0]
+    assert model.explain(user, first)
+
+
+@pytest.mark.parametrize("last", ["als", "time"])
+def test_a_run_by_time_that_is_killed_has_the_same_end(last: str, tmp_path: Path, whole: Path) -> None:
+    class Killed(Exception):
+        """A run ends here."""
+
+    def watch(record: dict[str, Any]) -> None:
+        if record["stage"] == last:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(by_time(), SMALL, seed=3, out=tmp_path / "run", watch=watch)
+    assert_same(train(by_time(), out=tmp_path / "run", resume=True), load_run(whole, by_time()))
+
+
+def test_an_update_keeps_what_was_decided(whole: Path) -> None:
+    run = load_run(whole, by_time())
+    assert isinstance(run, StrongRun)
+    newest = stream()["timestamp"].max()
+    newer = (
+        stream()
+        .sample(fraction=0.1, seed=1)
+        .with_columns(timestamp=pl.lit(newest + 1000), item_id=pl.col("item_id").shuffle(seed=2))
+    )
+    updated = update(run, newer)
+    assert updated.chosen["time"] == run.chosen["time"]
+    assert updated.fixed_voters == run.fixed_voters
+    assert updated.clock is not None or not run.chosen["time"]["features"]
