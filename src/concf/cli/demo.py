@@ -11,6 +11,7 @@ import typer
 
 from concf.cli.output import Json, print_table, print_text
 from concf.cli.serve import LIBRARIES
+from concf.runtime.text_tables import settings_line, short
 
 SIGNIFICANT = 0.05  # a difference with a higher p may be chance
 
@@ -58,8 +59,6 @@ def demo(
 
 def _print_metrics(report: dict[str, Any]) -> None:
     """Print the table, and what it shows."""
-    from concf.runtime.text_tables import settings_line, short
-
     metrics, metric, data = list(report["rows"][0]["means"]), short(report["metric"]), report["data"]
     ours = {name: f"ConCF, {name}" for name in report["gains"]} | {report["best_head"]: "ConCF, best head"}
     rows = [
@@ -87,8 +86,6 @@ def _print_metrics(report: dict[str, Any]) -> None:
 
 def _verdict(gains: dict[str, dict[str, Any]]) -> str:
     """Return `is above every baseline in 4 of 4 metrics: R@50 0.4024, 11.3 % above the best baseline (rp3beta, ...`."""
-    from concf.runtime.text_tables import short
-
     above, parts = sum(each["gain"] > 0 for each in gains.values()), []
     for metric, each in list(gains.items())[-2:]:  # the longest lists
         way = "above" if each["gain"] >= 0 else "below"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,10 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             learned = train(data, settings, device="cpu", out=home.path)
             ours = learned.evaluate(at=AT)
             gathered = gather(learned, home.description(), name=out.resolve().name)
-        has_report = True
-        try:
+        with suppress(MissingExtraError):
             from concf.report.page import page
 
             (fresh / REPORT).write_text(page(gathered), encoding="utf-8")
-        except MissingExtraError:
-            has_report = False
         best, user = learned.best_head(), gathered["examples"][len(gathered["examples"]) // 2]  # of medium activity
         example = {
             "by": CONSENSUS, "user": user["user"], "used": user["used"], "held_out": len(user["held_out"]),
@@ -97,7 +95,7 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
             "stages": gathered["stages"], "example": example,
             "without": [name for name in SMALL_GRIDS if name not in models], "out": str(out), "run": str(out / RUN),
-            "report": str(out / REPORT) if has_report else None, "seconds": time.monotonic() - begin,
+            "report": str(out / REPORT) if (fresh / REPORT).is_file() else None, "seconds": time.monotonic() - begin,
         }  # fmt: skip
         (fresh / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary

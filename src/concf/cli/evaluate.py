@@ -11,6 +11,7 @@ import typer
 from concf.cli.output import Engine, Json, check_workers, names, print_heads, print_table, print_windows, title_of
 from concf.cli.reading import OPTIONS, SPLITTING, reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError, note
+from concf.runtime import text_tables
 
 DEFAULT_MODELS = "popularity,itemknn,ease,rp3beta"
 ROLLING = [name for name in OPTIONS if name not in SPLITTING or name == "test"]
@@ -66,7 +67,6 @@ def evaluate(
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
     from concf.models import load_run
-    from concf.runtime.text_tables import short
 
     cutoffs = [int(n) if n.isdecimal() else 0 for n in names(at or "20,50")]
     if min(cutoffs, default=0) < 1:
@@ -96,7 +96,7 @@ def evaluate(
     if everyone:
         n_users = len(next(iter(everyone.values())).users)
         table = [[each["name"], *map("{:.4f}".format, each["everyone"].values())] for each in rows]
-        header = ["", *map(short, rows[0]["everyone"])]
+        header = ["", *map(text_tables.short, rows[0]["everyone"])]
         print_table(header, table, title=f"Everyone: {n_users:,} users, new ones and new items too")
     chosen = "with settings chosen by" if run.unit == "stages" else "each at the epoch of its best"
     users, validated = f"{len(run.data.users(on)):,} users", f"{report['validated_users']:,} users"
@@ -130,7 +130,6 @@ def compare(
     from concf.data.split import Split
     from concf.models import choose_settings
     from concf.runtime.files import new_file
-    from concf.runtime.text_tables import markdown as markdown_table
 
     if markdown is not None and markdown.suffix != ".md":
         raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
@@ -141,18 +140,14 @@ def compare(
         metrics=names(metrics), refit=refit, log=log,
         engine=engine if workers is None else f"{engine}:{workers}",
     )  # fmt: skip
-    table = comparison_rows(result)
+    table, report = comparison_rows(result), result.as_dict()
     if markdown is not None:
         with new_file(markdown) as fresh:
-            fresh.write_text(markdown_table(*table), encoding="utf-8")
+            fresh.write_text(text_tables.markdown(*table), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(result.as_dict()))
+        typer.echo(json.dumps(report))
         return
     print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
-    _print_footnote(result.as_dict())
-
-
-def _print_footnote(report: dict[str, Any]) -> None:
     few, many = min(report["evaluated_users"]), max(report["evaluated_users"])
     users = f"{few:,}" if few == many else f"{few:,} to {many:,}"
     fitted = {model["model"]: model["fitted_on"] for model in report["models"]}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from concf.errors import ConfigError
+from concf.runtime.text_tables import settings_line, short, text_table
 
 if TYPE_CHECKING:
     from concf.runs.run import Run
@@ -31,8 +32,6 @@ def check_workers(engine: str | None, workers: int | None) -> None:
 def print_table(header: list[str], rows: list[list[str]], title: str | None = None) -> None:
     """Fold text to the width of the terminal, else to 200 columns; a table whose numbers need more is wider."""
     from rich.console import Console
-
-    from concf.runtime.text_tables import text_table
 
     console = Console()
     table = text_table(header, rows, title, console.width if console.is_terminal else WIDE)
@@ -70,8 +69,6 @@ def title_of(run: Run) -> str:
 
 def print_heads(report: dict[str, Any], title: str, metrics: Sequence[str] = ()) -> None:
     """Print a row for each head and consensus of `Run.summary`: mean metrics, validation, epoch and objective."""
-    from concf.runtime.text_tables import settings_line, short
-
     rows = report["recommenders"]
     named = any(each["objective"] not in (None, each["name"]) for each in rows)
     epochs = any(each["epoch"] is not None for each in rows)

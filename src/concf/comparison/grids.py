@@ -55,8 +55,7 @@ def with_grid(candidates: Mapping[str, Candidate], grid: Grid) -> dict[str, Cand
 def _check(name: str, model: Candidate) -> None:
     """Check all points of a grid before anything is fitted: names, values, settings without effect."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ConcfWarning)
+        with warnings.catch_warnings(action="error", category=ConcfWarning):
             for settings in model.settings():
                 if isinstance(settings, Trained):
                     settings.settings()

@@ -12,7 +12,6 @@ from typing import Any, Unpack
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 
 from concf.baselines import als
 from concf.comparison.compare import compare, spread
@@ -133,8 +132,12 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
         if not step.before_test:  # that of a catalogue's papers, which counts the whole log
             whole, applied = step.apply(whole), applied + 1
     times, splits = np.asarray(whole.timestamp, np.float64), []
-    starts = _starts(times, cuts + 1, options.get("test", 0.1))
-    for valid_from, test_from, end in zip(starts, starts[1:], starts[2:], strict=False):
+    length = options.get("test", 0.1)
+    starts = [TimeCut(test=length).start(times, n) for n in range(cuts + 1, 0, -1)]
+    if not all(start < later for start, later in pairwise(starts)) or starts[0] <= times.min():
+        fix = f"Choose fewer {option('cuts')} or a shorter {option('test')}"
+        raise DataError(f"{cuts + 1} windows of {length}, one of them to validate, leave nothing to train on. {fix}")
+    for valid_from, test_from, end in zip(starts, starts[1:], [*starts[2:], np.inf], strict=False):
         until, log = {"until": end} if end < np.inf else {}, whole.keep(times < end)
         if log.later is not None and log.timestamp is not None:  # of a later event, nothing is known
             log = replace(log, last=np.where(log.later < end, log.later, log.timestamp))
@@ -147,15 +150,6 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
         except DataError as error:
             raise DataError(f"the window from {moment(test_from)} on: {error}") from None
     return splits
-
-
-def _starts(times: NDArray[np.float64], windows: int, length: float | str) -> list[float]:
-    """[windows + 1] starts of the last windows of a log, and infinity, where the last one ends."""
-    starts = [TimeCut(test=length).start(times, n) for n in range(windows, 0, -1)]
-    if not all(start < later for start, later in pairwise(starts)) or starts[0] <= times.min():
-        fix = f"Choose fewer {option('cuts')} or a shorter {option('test')}"
-        raise DataError(f"{windows} windows of {length}, one of them to validate, leave nothing to train on. {fix}")
-    return [*starts, np.inf]
 
 
 def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str]) -> dict[str, list[dict[str, Any]]]:

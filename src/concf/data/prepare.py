@@ -216,7 +216,11 @@ def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
     if name == AUTO:
         _note_choice(log, split)
     if own_filter is not None or not (_is_name(source) and source in CATALOGUE):
-        _note_loss(log, split)
+        before, after = log.statistics(), split.interactions.statistics()
+        lost = {part: 1 - after[part] / before[part] for part in ("items", "users", "interactions")}
+        if max(lost.values()) >= NOTABLE_LOSS:
+            shares = ", ".join(f"{share:.0%} of the {part}".replace("%", " %") for part, share in lost.items())
+            note(f"the filter ({'; then '.join(step.describe() for step in split.recipe.filters)}) left out {shares}")
     return split
 
 
@@ -231,15 +235,6 @@ def filters_of(source: Any, own: Filter | None, protocol: Protocol) -> tuple[Fil
     elif own is not None and protocol.time_cut == "all":
         first = own.model_copy(update={"before_test": True})
     return tuple(step for step in (first, protocol.filter()) if step is not None)
-
-
-def _note_loss(log: Interactions, split: Split) -> None:
-    """Note a filter that removed much."""
-    before, after = log.statistics(), split.interactions.statistics()
-    lost = {name: 1 - after[name] / before[name] for name in ("items", "users", "interactions")}
-    if max(lost.values()) >= NOTABLE_LOSS:
-        shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
-        note(f"the filter ({'; then '.join(step.describe() for step in split.recipe.filters)}) left out {shares}")
 
 
 def _protocols(log: Interactions, options: dict[str, Any], ordered: bool) -> list[Protocol]:

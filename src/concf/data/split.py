@@ -318,8 +318,8 @@ class Split:
         with new_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as fresh:
             data.user_ids.save(fresh, "user_ids")
             data.item_ids.save(fresh, "item_ids")
-            columns = {name: self.parts if name == "part" else getattr(data, name) for name in COLUMNS}
-            columns |= {"timestamp": data.timestamp, "last": data.later}
+            columns = {**vars(data), "part": self.parts, "last": data.later}
+            columns = {name: columns[name] for name in COLUMNS + TIMES}
             if data.dislikes is not None:
                 columns |= {f"{DISLIKED}{name}": column for name, column in data.dislikes._asdict().items()}
             for name, column in columns.items():

@@ -28,8 +28,7 @@ def hits(lists: NDArray[np.int32], relevant: csr_array) -> Hits:
     known = flat_cells(relevant)
     keys = np.arange(len(lists))[:, None] * relevant.shape[1] + lists
     at = np.searchsorted(known, keys).clip(max=max(len(known) - 1, 0))
-    hits: Hits = (known[at] == keys) & (lists >= 0) if len(known) else np.zeros(lists.shape, bool)
-    return hits
+    return np.asarray((known[at] == keys) & (lists >= 0) if len(known) else np.zeros(lists.shape, bool))
 
 
 def recall(hit: Hits, total: Counts) -> PerUser:

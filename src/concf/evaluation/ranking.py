@@ -158,19 +158,14 @@ class Seen:
         self.matrix, self.device = matrix, torch.device(device)
 
     @cached_property
-    def ends(self) -> list[int]:
-        """[users + 1] offsets of the users' cells."""
-        return list(self.matrix.indptr.tolist())
-
-    @cached_property
     def cells(self) -> Tensor:
         """[n] positions of the cells in the flattened matrix."""
         return torch.from_numpy(flat_cells(self.matrix)).to(self.device)
 
     def flat(self, begin: int, end: int) -> Tensor:
         """The cells of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
-        n_items: int = self.matrix.shape[1]
-        return self.cells[self.ends[begin] : self.ends[end]] - begin * n_items
+        cells = self.cells[int(self.matrix.indptr[begin]) : int(self.matrix.indptr[end])]
+        return cells - begin * int(self.matrix.shape[1])
 
 
 def _rank_lists(

@@ -40,7 +40,14 @@ def cast(tables: list[Table], time_format: str | None = None) -> tuple[list[pl.L
     for role in {"rating", "count"} & set(schemas[0]):
         columns[role] = [pl.col(role).cast(pl.Float64, strict=False)] * len(tables)
     if "timestamp" in schemas[0]:
-        columns["timestamp"] = _times(tables, [schema["timestamp"] for schema in schemas], time_format)
+        times = [_time(table, schema["timestamp"], time_format) for table, schema in zip(tables, schemas, strict=True)]
+        for table, (_, unit) in zip(tables, times, strict=True):
+            if (unit == "date") != (times[0][1] == "date"):
+                fix = f"Use one kind in all files, or {option('timestamp', 'none')}"
+                here = f"times are dates here and numbers in {tables[0].name}, or vice versa"
+                raise DataError(f"{table.name}: {here}. {fix}")
+        floats = any(unit == "float" for _, unit in times)
+        columns["timestamp"] = [column.cast(pl.Float64) if floats else column for column, _ in times]
     frames = []
     for k, table in enumerate(tables):
         frame = table.frame.select("row", **{role: column[k] for role, column in columns.items()})
@@ -64,19 +71,8 @@ def _is_integer(table: Table, role: str, dtype: pl.DataType) -> bool:
     raise DataError(f"{table.name}: the {role} ids are {dtype}. Cast the column to strings or 64-bit integers")
 
 
-def _times(tables: list[Table], dtypes: list[pl.DataType], time_format: str | None) -> list[pl.Expr]:
-    """Cast times to numbers: integers and floats as they are, dates and text in microseconds since 1970."""
-    times = [_time(table, dtype, time_format) for table, dtype in zip(tables, dtypes, strict=True)]
-    for table, (_, kind) in zip(tables, times, strict=True):
-        if (kind == "date") != (times[0][1] == "date"):
-            fix = f"Use one kind in all files, or {option('timestamp', 'none')}"
-            raise DataError(f"{table.name}: times are dates here and numbers in {tables[0].name}, or vice versa. {fix}")
-    floats = any(kind == "float" for _, kind in times)
-    return [column.cast(pl.Float64) if floats else column for column, _ in times]
-
-
 def _time(table: Table, dtype: pl.DataType, time_format: str | None) -> tuple[pl.Expr, str]:
-    """Cast the times of a table to numbers; also return their kind: integer, float or date."""
+    """Cast the times of a table to numbers, dates and text to microseconds since 1970; also return their kind."""
     column = pl.col("timestamp")
     if time_format is not None:
         if dtype != pl.String:

@@ -93,8 +93,7 @@ def _of_histories(histories: Mapping[Any, Any]) -> pl.DataFrame:
     lowered = {str(name).lower() for name in histories}
     if histories and (lowered <= KNOWN_NAMES or all(lowered & set(ROLES[role]) for role in ID_ROLES)):
         raise DataError(f"expected {{user: [items]}}; {list(histories)[:4]} look like columns. Make it a frame")
-    users: list[Any] = []
-    items: list[Any] = []
+    users, items = list[Any](), list[Any]()
     for user, history in histories.items():
         if isinstance(history, str | bytes | Mapping) or not hasattr(history, "__iter__"):
             raise DataError(f"the history of {user!r} is {str(history)[:60]!r}; expected a list of items")

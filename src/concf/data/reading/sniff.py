@@ -150,13 +150,12 @@ def _column_name(field: str) -> str:
 def _has_header(path: Path, rows: list[list[str]], columns: set[str]) -> bool:
     """Whether the first row names the columns, by their usual names or by those that the user gave."""
     names = [_column_name(field) for field in rows[0]]
-    if {name for name in columns if not name.isdigit()} & set(names) or KNOWN_NAMES & {name.lower() for name in names}:
-        return True
-    numbers = [any(NUMBER.fullmatch(field) for field in row) for row in rows]
-    if numbers == [False, True]:  # names, then data
-        known = f"set {option('user')} and {option('item')}, or {option('header', False)} if the first line is data"
-        raise DataError(f"{path}:1: unknown column names {names}: {known}")
-    return False
+    given = {name for name in columns if not name.isdigit()}
+    named = bool(given & set(names) or KNOWN_NAMES & {name.lower() for name in names})
+    if not named and [any(map(NUMBER.fullmatch, row)) for row in rows] == [False, True]:  # names, then data
+        fix = f"set {option('user')} and {option('item')}, or {option('header', False)} if the first line is data"
+        raise DataError(f"{path}:1: unknown column names {names}: {fix}")
+    return named
 
 
 def _guess_kind(lines: list[str], separator: str, regular: bool) -> Kind:
