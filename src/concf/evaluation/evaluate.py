@@ -147,5 +147,6 @@ def known_metrics(metrics: Iterable[str], form: str = "[^@]*", wanted: str = "")
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     for name in names or [""]:
         if name.partition("@")[0] not in ALL_METRICS or not re.fullmatch(form, name):
-            raise ConfigError(f"unknown metric {name!r}; choose {wanted}from {', '.join(ALL_METRICS)}")
+            problem = f"unknown metric {name!r}" if name else "no metric was named"
+            raise ConfigError(f"{problem}; choose {wanted}from {', '.join(ALL_METRICS)}")
     return names
