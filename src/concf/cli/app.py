@@ -26,13 +26,9 @@ from concf.runtime.system import follows, own_process, write_utf8
 
 NO_MEMORY = r"allocate memory|out of memory|not enough memory"  # CPU (x86_64), GPU, CPU (ARM64)
 app = typer.Typer(
-    name="concf",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+    name="concf", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="markdown", context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 
 
 @app.callback(invoke_without_command=True)

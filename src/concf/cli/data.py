@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from concf.cli.output import Json, names, print_table, print_values
+from concf.cli.output import Json, names, print_table, print_values, print_windows
 from concf.cli.reading import SPLITTING, reads_a_log
-
-if TYPE_CHECKING:
-    from concf.data.interactions import Interactions
 
 PARTS = ("train", "valid", "test", "unevaluated", "evaluated_users")
 app = typer.Typer(
@@ -54,18 +52,7 @@ def prepare(
     shown = ("users", "items", "interactions", "density", *PARTS, *(["history"] if split.has_new_users else []))
     print_values({name: summary[name] for name in shown} | {"split hash": split.hash[:16], "folder": str(out)})
     if split.recipe.protocol.time_cut == "all":
-        _print_held_out(summary["held_out"])
-
-
-def _print_held_out(rows: list[dict[str, Any]]) -> None:
-    """Print what is held out by time, and by cause what of it is not evaluated."""
-    header = ["part", "from", "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items", "seen"]
-    table = [[f"{row[name]:,}" if isinstance(row[name], int) else row[name] for name in header] for row in rows]
-    print_table(
-        [name.replace("_", " ") for name in header],
-        table,
-        title="Held out, and the pairs that are not evaluated, by cause",
-    )
+        print_windows(summary["held_out"], ["part", "from"], "Held out, and the pairs that are not evaluated, by cause")
 
 
 @app.command("list")
@@ -112,25 +99,29 @@ def data_statistics(
     from concf.data.catalogue import CATALOGUE
     from concf.data.prepare import filter_of, read_log, reading_of
     from concf.data.prepare import prepare as prepare_data
+    from concf.data.protocols import Released
     from concf.data.statistics import columns_of, describe
 
-    report: dict[str, Any]
+    report, title, counts = dict[str, Any](), "", dict[str, int]()
     if SPLITTING & log.keys():
         split = prepare_data(source, seed=seed, **log)
-        recipe, counts = split.recipe, split.counts()
+        recipe, counts, interactions = split.recipe, split.counts(), split.interactions
         origin, title = recipe.source, f", protocol {recipe.protocol.name}, seed {seed}"
-        interactions = split.interactions
-        rows = [_statistics(recipe.filters, interactions)]
+        logs = [(recipe.filters, interactions)]
         report = {"split": counts | {"hash": split.hash}}
     else:
         interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
-        rows, report, title, counts = [_statistics([], interactions)], {}, "", {}
-        chosen = filter_of(log)
-        for filters in [[chosen]] if chosen else _published_filters(source, origin):
-            left = interactions
-            for step in filters:
-                left = step.apply(left)
-            rows.append(_statistics(filters, left))
+        logs = [((), interactions)]
+        published = CATALOGUE.get(source) if origin["name"] == source else None
+        own, chains = filter_of(log), list[list[Any]]()
+        if published is not None and not published.is_split:  # of the papers' statistics, and of `released`
+            chains = [[published.statistics], [published.released_start, Released().filter()]]
+        for filters in [[own]] if own else [list(filter(None, chain)) for chain in chains if any(chain)]:
+            logs.append((tuple(filters), reduce(lambda left, step: step.apply(left), filters, interactions)))
+    rows: list[dict[str, Any]] = [
+        {"filter": "; then ".join(step.describe() for step in filters) or "none", **left.statistics()}
+        for filters, left in logs
+    ]
     columns = {} if origin["name"] in (*CATALOGUE, "demo") else columns_of(source, reading_of(log))
     details = describe(interactions)
     if as_json:
@@ -149,22 +140,13 @@ def _in_words(columns: dict[str, Any], details: dict[str, Any]) -> dict[str, Any
     if columns:
         lines["columns"] = ", ".join(f"{role} = {column}" for role, column in columns["used"].items())
         lines["ignored columns"] = ", ".join(columns["ignored"]) or "none"
-    for name, value in details.items():
-        if name == "time_range":
-            lines[name] = " to ".join(value)
-        elif name == "largest_users":
-            lines[name] = ", ".join(f"{each['user']} ({each['events']:,g} events)" for each in value)
-        elif name in ("events_per_week", "newest_week"):
-            lines[name] = f"{value:,.1f}"
-        else:
-            newest = " (first seen in the newest tenth of the log)" if name in ("new_users", "new_items") else ""
-            lines[name] = f"{value:.1%}{newest}"
-    return lines
-
-
-def _statistics(filters: Sequence[Any], interactions: Interactions) -> dict[str, Any]:
-    """Size of a log after filters."""
-    return {"filter": "; then ".join(step.describe() for step in filters) or "none", **interactions.statistics()}
+    fresh = "{:.1%} (first seen in the newest tenth of the log)".format
+    forms: dict[str, Callable[[Any], str]] = {
+        "time_range": " to ".join, "events_per_week": "{:,.1f}".format, "newest_week": "{:,.1f}".format,
+        "largest_users": lambda users: ", ".join(f"{each['user']} ({each['events']:,g} events)" for each in users),
+        "new_users": fresh, "new_items": fresh,
+    }  # fmt: skip
+    return lines | {name: forms.get(name, "{:.1%}".format)(value) for name, value in details.items()}
 
 
 @app.command("write")
@@ -182,15 +164,3 @@ def write_data(
 
     rows = write_parts(Split.load(folder), names(parts), out)
     typer.echo(f"{rows:,} pairs of {parts}: {out}")
-
-
-def _published_filters(source: str, origin: dict[str, Any]) -> list[list[Any]]:
-    """Return the filters of papers that used a data set of the catalogue: of their statistics, and of `released`."""
-    from concf.data.catalogue import CATALOGUE
-    from concf.data.protocols import Released
-
-    if source not in CATALOGUE or origin["name"] != source or CATALOGUE[source].is_split:
-        return []
-    entry = CATALOGUE[source]
-    chains = [[entry.statistics], [entry.released_start, Released().filter()]]
-    return [[step for step in chain if step is not None] for chain in chains if any(chain)]

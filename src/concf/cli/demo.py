@@ -11,6 +11,7 @@ import typer
 
 from concf.cli.output import Json, print_table, print_text
 from concf.cli.serve import LIBRARIES
+from concf.runtime.text_tables import settings_line, short
 
 SIGNIFICANT = 0.05  # a difference with a higher p may be chance
 
@@ -33,10 +34,8 @@ def demo(
     example = report["example"]
     history = ", ".join(map(str, example["history"][:10])) + (" ..." if len(example["history"]) > 10 else "")
     typer.echo()
-    print_text(
-        f"One user's list: in training, user {example['user']} used {example['used']} items ({history}); "
-        f"{example['held_out']} more are held out. The consensus recommends:"
-    )
+    used = f"in training, user {example['user']} used {example['used']} items ({history})"
+    print_text(f"One user's list: {used}; {example['held_out']} more are held out. The consensus recommends:")
     rows = [
         [str(each["rank"]), str(each["item"]), "yes" if each["held_out"] else "",
          ", ".join("-" if rank is None else str(rank) for rank in each["votes"].values()),
@@ -60,8 +59,6 @@ def demo(
 
 def _print_metrics(report: dict[str, Any]) -> None:
     """Print the table, and what it shows."""
-    from concf.runtime.text_tables import settings_line, short
-
     metrics, metric, data = list(report["rows"][0]["means"]), short(report["metric"]), report["data"]
     ours = {name: f"ConCF, {name}" for name in report["gains"]} | {report["best_head"]: "ConCF, best head"}
     rows = [
@@ -70,10 +67,8 @@ def _print_metrics(report: dict[str, Any]) -> None:
         for row in report["rows"]
         if row["kind"] == "baseline" or row["name"] in ours
     ]  # fmt: skip
-    title = (
-        f"A simulated log: {data['users']:,} users, {data['items']:,} items, {data['train']:,} training pairs. "
-        f"Test metrics of {data['evaluated_users']:,} users:"
-    )
+    size = f"{data['users']:,} users, {data['items']:,} items, {data['train']:,} training pairs"
+    title = f"A simulated log: {size}. Test metrics of {data['evaluated_users']:,} users:"
     print_table(["", *map(short, metrics), f"valid {metric}", "chosen on validation"], rows, title=title)
     typer.echo()
     for name, gains in report["gains"].items():
@@ -91,14 +86,10 @@ def _print_metrics(report: dict[str, Any]) -> None:
 
 def _verdict(gains: dict[str, dict[str, Any]]) -> str:
     """Return `is above every baseline in 4 of 4 metrics: R@50 0.4024, 11.3 % above the best baseline (rp3beta, ...`."""
-    from concf.runtime.text_tables import short
-
     above, parts = sum(each["gain"] > 0 for each in gains.values()), []
     for metric, each in list(gains.items())[-2:]:  # the longest lists
         way = "above" if each["gain"] >= 0 else "below"
         chance = ", which may be chance" if each["p"] > SIGNIFICANT else ""
-        parts.append(
-            f"{short(metric)} {each['mean']:.4f}, {abs(each['gain']):.1%} {way} the best baseline "
-            f"({each['rival']}, {each['its']:.4f}; p = {each['p']:.1g}{chance})"
-        )
+        gain = f"{short(metric)} {each['mean']:.4f}, {abs(each['gain']):.1%} {way} the best baseline"
+        parts.append(f"{gain} ({each['rival']}, {each['its']:.4f}; p = {each['p']:.1g}{chance})")
     return f"is above every baseline in {above} of {len(gains)} metrics: {'; '.join(parts)}."

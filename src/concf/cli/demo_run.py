@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,20 +63,23 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             learned = train(data, settings, device="cpu", out=home.path)
             ours = learned.evaluate(at=AT)
             gathered = gather(learned, home.description(), name=out.resolve().name)
-        has_report = True
-        try:
+        with suppress(MissingExtraError):
             from concf.report.page import page
 
             (fresh / REPORT).write_text(page(gathered), encoding="utf-8")
-        except MissingExtraError:
-            has_report = False
-        best = learned.best_head()
+        best, user = learned.best_head(), gathered["examples"][len(gathered["examples"]) // 2]  # of medium activity
+        example = {
+            "by": CONSENSUS, "user": user["user"], "used": user["used"], "held_out": len(user["held_out"]),
+            "history": [each["item"] for each in user["history"]],
+            "items": [
+                {"rank": rank, "item": each["item"], "held_out": each["hit"],
+                 "similar": [used["item"] for used in why["because"][:SIMILAR]],
+                 "votes": {vote["head"]: vote["rank"] for vote in why["heads"]}}
+                for rank, (each, why) in enumerate(zip(user["lists"][CONSENSUS], user["votes"], strict=True), 1)
+            ][:EXPLAINED],
+        }  # fmt: skip
         summary = {
-            "data": data.summary(),
-            "preset": DEFAULT,
-            "changes": CHANGES,
-            "metric": METRIC,
-            "best_head": best,
+            "data": data.summary(), "preset": DEFAULT, "changes": CHANGES, "metric": METRIC, "best_head": best,
             "rows": [
                 *(
                     {"kind": "baseline", "name": each.name, "means": each.tests[0], "validation": each.validation,
@@ -89,13 +93,9 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
                 ),
             ],
             "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
-            "stages": gathered["stages"],
-            "example": _example(gathered["examples"][len(gathered["examples"]) // 2]),  # of medium activity
-            "without": [name for name in SMALL_GRIDS if name not in models],
-            "out": str(out),
-            "run": str(out / RUN),
-            "report": str(out / REPORT) if has_report else None,
-            "seconds": time.monotonic() - begin,
+            "stages": gathered["stages"], "example": example,
+            "without": [name for name in SMALL_GRIDS if name not in models], "out": str(out), "run": str(out / RUN),
+            "report": str(out / REPORT) if (fresh / REPORT).is_file() else None, "seconds": time.monotonic() - begin,
         }  # fmt: skip
         (fresh / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
@@ -109,20 +109,3 @@ def _gains(ours: Evaluation, baselines: Comparison) -> dict[str, dict[str, Any]]
         best, p = rival.mean(metric), paired_t(ours.per_user[metric], rival.per_user[metric])
         gains[metric] = {"mean": mean, "rival": rival.name, "its": best, "gain": mean / best - 1, "p": p}
     return gains
-
-
-def _example(user: dict[str, Any]) -> dict[str, Any]:
-    """Explained list of one of the report's example users. similar: used items that are nearest to each listed one"""
-    return {
-        "by": CONSENSUS,
-        "user": user["user"],
-        "used": user["used"],
-        "history": [each["item"] for each in user["history"]],
-        "held_out": len(user["held_out"]),
-        "items": [
-            {"rank": rank, "item": each["item"], "held_out": each["hit"],
-             "similar": [used["item"] for used in why["because"][:SIMILAR]],
-             "votes": {vote["head"]: vote["rank"] for vote in why["heads"]}}
-            for rank, (each, why) in enumerate(zip(user["lists"][CONSENSUS], user["votes"], strict=True), 1)
-        ][:EXPLAINED],
-    }  # fmt: skip

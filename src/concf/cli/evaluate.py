@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from concf.cli.output import Engine, Json, check_workers, lengths, names, print_heads, print_table, title_of
+from concf.cli.output import Engine, Json, check_workers, names, print_heads, print_table, print_windows, title_of
 from concf.cli.reading import OPTIONS, SPLITTING, reads_a_log, refuse_options, weighting
-from concf.errors import ConfigError
+from concf.errors import ConfigError, note
+from concf.runtime import text_tables
 
 DEFAULT_MODELS = "popularity,itemknn,ease,rp3beta"
-
-
 ROLLING = [name for name in OPTIONS if name not in SPLITTING or name == "test"]
 
 
@@ -47,8 +46,20 @@ def evaluate(
     if cuts is not None:
         if at is not None or catalogue is not None or data is not None:
             raise ConfigError("--at, --data and --catalogue are for a run. With --cuts: --metrics recall@50")
-        wanted, entrants = names(metrics or ""), names(models or "concf:strong")
-        return _evaluate_rolling(str(folder), cuts, entrants, update, wanted, plot, results, as_json, log)
+        from concf.comparison import rolling
+
+        found = rolling.evaluate_rolling(
+            str(folder), names(models or "concf:strong"), cuts=cuts, update=update,
+            metrics=names(metrics or "") or rolling.METRICS, log=results, **log,
+        )  # fmt: skip
+        if plot is not None:
+            found.plot(plot)
+        if as_json:
+            typer.echo(json.dumps(found.as_dict()))
+            return
+        print_windows(found.windows, ["from", "to"], f"{folder}: test windows")
+        print_table(*found.rows(), title="Mean ± standard deviation over the windows, of warm users and of everyone")
+        return
     alone = {"--models": models, "--plot": plot, "--results": results, "--update": update or None}
     if any(value is not None for value in alone.values()):
         raise ConfigError(f"{', '.join(name for name, value in alone.items() if value)}: for rolling cuts. Set --cuts")
@@ -56,71 +67,40 @@ def evaluate(
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
     from concf.models import load_run
-    from concf.runtime.text_tables import short
 
-    cutoffs, wanted = lengths(at or "20,50"), names(metrics or "recall,ndcg")
+    cutoffs = [int(n) if n.isdecimal() else 0 for n in names(at or "20,50")]
+    if min(cutoffs, default=0) < 1:
+        raise ConfigError(f"--at {at!r}: expected lengths of lists such as 20,50")
     run = load_run(folder, data)
     shown = run.settings.consensus.shown
     if run.settings.several and max(cutoffs) > shown:
-        typer.echo(
-            f"note: the consensus lists have {shown} items (consensus.shown); longer ones are cut there", err=True
-        )
-    evaluations = (
-        run.evaluate(on=on, at=cutoffs, metrics=wanted)
-        if catalogue is None
-        else evaluate_new(Ranker(run, items=Catalogue(catalogue, catalogue_item)), on=on, at=cutoffs, metrics=wanted)
-    )
+        note(f"the consensus lists have {shown} items (consensus.shown); longer ones are cut there")
+    everyone, settings = {}, dict[str, Any](on=on, at=cutoffs, metrics=names(metrics or "recall,ndcg"))
+    if catalogue is not None:
+        evaluations = evaluate_new(Ranker(run, items=Catalogue(catalogue, catalogue_item)), **settings)
+    else:
+        evaluations = run.evaluate(**settings)
+        if run.data.recipe.protocol.time_cut == "all":
+            everyone = run.evaluate(**settings, everyone=True)
     report = run.summary() | {"folder": str(folder), "on": on}
-    everyone = {}
-    if run.data.recipe.protocol.time_cut == "all" and catalogue is None:
-        everyone = run.evaluate(on=on, at=cutoffs, metrics=wanted, everyone=True)
-    report["recommenders"] = [
-        each | {"means": evaluations[each["name"]].means()}
-        | ({"everyone": everyone[each["name"]].means()} if everyone else {})
-        for each in report["recommenders"]
-    ]  # fmt: skip
+    for each in report["recommenders"]:
+        each["means"] = evaluations[each["name"]].means()
+        if everyone:
+            each["everyone"] = everyone[each["name"]].means()
     if as_json:
         typer.echo(json.dumps(report))
         return
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
-    title = f"{title_of(run)}: {on} metrics{unfinished}"
-    print_heads(report, title, metrics=list(report["recommenders"][0]["means"]))
+    title, rows = f"{title_of(run)}: {on} metrics{unfinished}", report["recommenders"]
+    print_heads(report, title, metrics=list(rows[0]["means"]))
     if everyone:
-        shown_metrics = list(next(iter(everyone.values())).means())
-        table = [
-            [each["name"], *(f"{each['everyone'][metric]:.4f}" for metric in shown_metrics)]
-            for each in report["recommenders"]
-        ]
-        users = len(next(iter(everyone.values())).users)
-        print_table(
-            ["", *map(short, shown_metrics)], table, title=f"Everyone: {users:,} users, new ones and new items too"
-        )
+        n_users = len(next(iter(everyone.values())).users)
+        table = [[each["name"], *map("{:.4f}".format, each["everyone"].values())] for each in rows]
+        header = ["", *map(text_tables.short, rows[0]["everyone"])]
+        print_table(header, table, title=f"Everyone: {n_users:,} users, new ones and new items too")
     chosen = "with settings chosen by" if run.unit == "stages" else "each at the epoch of its best"
-    typer.echo(
-        f"Means over {len(run.data.users(on)):,} users, {chosen} validation (of {report['validated_users']:,} users). "
-        f"Split hash {run.data.hash[:16]}."
-    )
-
-
-def _evaluate_rolling(
-    source: str, cuts: int, models: list[str], update: bool, metrics: list[str], plot: Path | None,
-    results: Path | None, as_json: bool, log: dict[str, Any],
-) -> None:  # fmt: skip
-    """Evaluate models at rolling cuts of a log."""
-    from concf.comparison.rolling import METRICS, evaluate_rolling
-
-    found = evaluate_rolling(source, models, cuts=cuts, update=update, metrics=metrics or METRICS, log=results, **log)
-    if plot is not None:
-        found.plot(plot)
-    if as_json:
-        typer.echo(json.dumps(found.as_dict()))
-        return
-    windows = ["from", "to", "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items", "seen"]
-    table = [
-        [f"{each[name]:,}" if isinstance(each[name], int) else each[name] for name in windows] for each in found.windows
-    ]
-    print_table([name.replace("_", " ") for name in windows], table, title=f"{source}: test windows")
-    print_table(*found.rows(), title="Mean ± standard deviation over the windows, of warm users and of everyone")
+    users, validated = f"{len(run.data.users(on)):,} users", f"{report['validated_users']:,} users"
+    typer.echo(f"Means over {users}, {chosen} validation (of {validated}). Split hash {run.data.hash[:16]}.")
 
 
 def compare(
@@ -150,7 +130,6 @@ def compare(
     from concf.data.split import Split
     from concf.models import choose_settings
     from concf.runtime.files import new_file
-    from concf.runtime.text_tables import markdown as markdown_table
 
     if markdown is not None and markdown.suffix != ".md":
         raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
@@ -161,18 +140,14 @@ def compare(
         metrics=names(metrics), refit=refit, log=log,
         engine=engine if workers is None else f"{engine}:{workers}",
     )  # fmt: skip
-    table = comparison_rows(result)
+    table, report = comparison_rows(result), result.as_dict()
     if markdown is not None:
         with new_file(markdown) as fresh:
-            fresh.write_text(markdown_table(*table), encoding="utf-8")
+            fresh.write_text(text_tables.markdown(*table), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(result.as_dict()))
+        typer.echo(json.dumps(report))
         return
     print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
-    _print_footnote(result.as_dict())
-
-
-def _print_footnote(report: dict[str, Any]) -> None:
     few, many = min(report["evaluated_users"]), max(report["evaluated_users"])
     users = f"{few:,}" if few == many else f"{few:,} to {many:,}"
     fitted = {model["model"]: model["fitted_on"] for model in report["models"]}

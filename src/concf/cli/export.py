@@ -10,6 +10,7 @@ import typer
 
 from concf.cli.output import Json
 from concf.errors import ConfigError
+from concf.runtime.text_tables import short
 
 NAME = "report.html"
 
@@ -46,8 +47,6 @@ def export(
 
 
 def _message(report: dict[str, Any]) -> str:
-    from concf.runtime.text_tables import short
-
     chosen, size = report["validation"], sum(report["files"].values())
     new = f", {report['new_items']:,} of them new," if report["new_items"] else ""
     lines = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from concf.errors import ConfigError
+from concf.runtime.text_tables import settings_line, short, text_table
 
 if TYPE_CHECKING:
     from concf.runs.run import Run
@@ -22,14 +23,6 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def lengths(text: str) -> list[int]:
-    """Parse integers of 1 or more, separated by commas."""
-    values = [int(name) if name.isdecimal() else 0 for name in names(text)]
-    if not values or min(values) < 1:
-        raise ConfigError(f"--at {text!r}: expected lengths of lists such as 20,50")
-    return values
-
-
 def check_workers(engine: str | None, workers: int | None) -> None:
     """Refuse workers without an engine."""
     if workers is not None and engine is None:
@@ -40,11 +33,16 @@ def print_table(header: list[str], rows: list[list[str]], title: str | None = No
     """Fold text to the width of the terminal, else to 200 columns; a table whose numbers need more is wider."""
     from rich.console import Console
 
-    from concf.runtime.text_tables import text_table
-
     console = Console()
     table = text_table(header, rows, title, console.width if console.is_terminal else WIDE)
     Console(width=table.width).print(table)
+
+
+def print_windows(rows: Sequence[dict[str, Any]], first: Sequence[str], title: str) -> None:
+    """Print parts of `Split.held_out`. first: columns before the counts"""
+    names = [*first, "pairs", "users", "evaluated", "evaluated_users", "new_users", "new_items", "seen"]
+    cells = [[f"{row[name]:,}" if isinstance(row[name], int) else row[name] for name in names] for row in rows]
+    print_table([name.replace("_", " ") for name in names], cells, title=title)
 
 
 def print_text(text: str) -> None:
@@ -71,8 +69,6 @@ def title_of(run: Run) -> str:
 
 def print_heads(report: dict[str, Any], title: str, metrics: Sequence[str] = ()) -> None:
     """Print a row for each head and consensus of `Run.summary`: mean metrics, validation, epoch and objective."""
-    from concf.runtime.text_tables import settings_line, short
-
     rows = report["recommenders"]
     named = any(each["objective"] not in (None, each["name"]) for each in rows)
     epochs = any(each["epoch"] is not None for each in rows)

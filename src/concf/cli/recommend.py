@@ -133,13 +133,10 @@ def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:
     """
     from concf.runtime.files import refuse_no_file
 
-    path = Path(text)
-    if os.path.isfile(text):  # noqa: PTH113, a long list of ids is no name of a file, and no error
-        words = _column(path)
-    else:
-        if path.suffix in (".csv", ".txt", ".parquet", ".jsonl"):
-            refuse_no_file(path)
-        words = names(text)
+    is_file = os.path.isfile(text)  # noqa: PTH113, a long list of ids is no name of a file, and no error
+    if not is_file and Path(text).suffix in (".csv", ".txt", ".parquet", ".jsonl"):
+        refuse_no_file(Path(text))
+    words = _column(Path(text)) if is_file else names(text)
     if not known.are_integers:
         return [str(each) for each in words]
     integers = [bool(re.fullmatch(r"\s*-?[0-9]+\s*", str(each))) for each in words]
@@ -149,18 +146,15 @@ def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:
 
 
 def _column(path: Path) -> list[Any]:
-    if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    import polars as pl
 
-        try:
-            return list(pq.read_table(path).column(0).to_pylist())
-        except (pa.ArrowException, IndexError):
-            raise DataError(f"{path}: cannot be read as a Parquet file with a column of ids") from None
     try:
+        if path.suffix == ".parquet":
+            return pl.read_parquet(path).to_series(0).to_list()
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not a text file of ids") from None
+    except (pl.exceptions.PolarsError, IndexError, UnicodeDecodeError):
+        problem = "cannot be read as a Parquet file" if path.suffix == ".parquet" else "not a text file"
+        raise DataError(f"{path}: {problem} of ids") from None
     first = [row[0].strip() for row in csv.reader(lines) if row and row[0].strip()]
     return first[1:] if first and first[0].lower().replace("_", "") in HEADERS else first
 
@@ -216,9 +210,8 @@ def _columns_of(path: Path) -> list[str]:
     """Names of a file's columns; none if it cannot be read as its suffix says."""
     import polars as pl
 
-    scan: dict[str, Callable[[Path], pl.LazyFrame]]
-    scan = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv, ".jsonl": pl.scan_ndjson}
+    scan: dict[str, Any] = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv, ".jsonl": pl.scan_ndjson}
     try:
-        return scan[path.suffix](path).collect_schema().names()
+        return list(scan[path.suffix](path).collect_schema().names())
     except pl.exceptions.PolarsError:
         return []

@@ -73,14 +73,11 @@ def serve(
     from concf.service.server import Connections
     from concf.service.server import serve as serve_run
 
-    if catalogue is None and (catalogue_item or catalogue_title or catalogue_image):
-        raise ConfigError("--catalogue-item, -title and -image name columns of a file; give --catalogue too")
-    sources = tuple(image_source or ())
-    for source in sources:
+    if catalogue is None and (catalogue_item or catalogue_title or catalogue_image or new_items):
+        raise ConfigError("--catalogue-item, -title, -image and --new-items are of a file; give --catalogue too")
+    for source in (sources := tuple(image_source or ())):
         if not re.fullmatch(r"https://[\w.-]+(:[0-9]+)?", source, re.ASCII):
             raise ConfigError(f"--image-source {source}: expected an origin, such as https://images.example.com")
-    if catalogue is None and new_items:
-        raise ConfigError("--new-items are those of a file of items and attributes; give --catalogue too")
     if run_root is not None and admin_token_file is None:
         raise ConfigError("--run-root is for POST /reload, which is off; give --admin-token-file too")
     if compare is not None:

@@ -77,10 +77,9 @@ def train(
 
     def choose(resume: bool) -> RunSettings:
         own = run_settings(home) if resume and preset is None else preset
-        words = [f"budget={budget}"] if budget else []
-        words += ["refit=everything"] if final else []
-        words += weighting(weights, half_life, age)
-        return choose_settings(own, file=config, words=[*words, *(change or [])], single=single)
+        words = [f"budget={budget}"] * (budget is not None) + ["refit=everything"] * final
+        words += [*weighting(weights, half_life, age), *(change or [])]
+        return choose_settings(own, file=config, words=words, single=single)
 
     watchers: list[Watch] = []
     if mlflow is not None and not follows():
@@ -245,7 +244,7 @@ def _data(
 ) -> Split:
     """Load the data set, or make it from a log and keep it in the folder of the run."""
     from concf.data.prepare import divided_again, split_of
-    from concf.data.reading.files import is_glob
+    from concf.data.reading.scan import is_glob
     from concf.data.split import Split
 
     if source is None:
@@ -263,9 +262,8 @@ def _data(
     if group.is_main:
         home.refuse_occupied()
         data = split_of(source, seed or 0, **log)
-        counts = data.interactions.statistics()
+        size = "{users} users, {items} items, {interactions} pairs".format(**data.interactions.statistics())
         filters = "; then ".join(step.describe() for step in data.recipe.filters)
-        size = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
         typer.echo(f"note: {size}{f' after the filter ({filters})' if filters else ''}", err=True)
         home.keep(data)
     group.barrier()

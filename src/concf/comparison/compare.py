@@ -30,25 +30,17 @@ METRICS = ("recall@50", "ndcg@50", "recall@20", "ndcg@20")
 
 @dataclass
 class Entrant:
-    """One model of a comparison.
-
-    settings: chosen on the first split's validation part
-    edges:    settings whose chosen value is the first or last of its grid
-    refitted: whether the tested model was fitted on training and validation pairs
-    tests:    mean test metrics of each split
-    everyone: the same of all users of the test part, warm or not, where it is split by time; else empty
-    per_user: with a single split, "recall@50" -> [e], the metric of each evaluated user
-    """
+    """One model of a comparison."""
 
     name: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # chosen on the first split's validation part
     validation: float | None
-    edges: list[str]
-    refitted: bool
-    tests: list[dict[str, float]]
+    edges: list[str]  # settings whose chosen value is the first or last of its grid
+    refitted: bool  # whether the tested model was fitted on training and validation pairs
+    tests: list[dict[str, float]]  # mean test metrics of each split
     fit_seconds: list[float]
-    per_user: dict[str, NDArray[np.float64]]
-    everyone: list[dict[str, float]]
+    per_user: dict[str, NDArray[np.float64]]  # with a single split, "recall@50" -> [e] of each evaluated user
+    everyone: list[dict[str, float]]  # as `tests`, of all users, warm or not, where the split is by time; else empty
 
     def mean(self, metric: str) -> float:
         """Mean over the splits."""
@@ -56,8 +48,12 @@ class Entrant:
 
     def std(self, metric: str) -> float:
         """Sample standard deviation over the splits; 0 for a single one."""
-        values = [test[metric] for test in self.tests]
-        return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        return spread(self.tests, metric)
+
+
+def spread(cells: Sequence[Mapping[str, float]], metric: str) -> float:
+    """Sample standard deviation of a metric over cells; 0 for a single one."""
+    return float(np.std([cell[metric] for cell in cells], ddof=1)) if len(cells) > 1 else 0.0
 
 
 @dataclass
@@ -81,53 +77,38 @@ class Comparison:
         single = len(self.seeds) == 1
         if single and metric not in self.entrants[0].per_user:
             return [None] * len(self.entrants)
-        first, *others = (
-            each.per_user[metric] if single else np.array([split[metric] for split in each.tests])
-            for each in self.entrants
-        )
+        values = [each.per_user[metric] if single else [test[metric] for test in each.tests] for each in self.entrants]
+        first, *others = map(np.asarray, values)
         return [None, *(holm([paired_t(first, other) for other in others]) if others else [])]
 
     def as_dict(self) -> dict[str, Any]:
         """Content of the tables, and the metrics of every split."""
         p = {metric: self.p_values(metric) for metric in self.metrics}
         return {
-            "source": self.source,
-            "protocol": self.protocol,
-            "seeds": self.seeds,
-            "split_hashes": self.split_hashes,
-            "evaluated_users": self.evaluated_users,
+            "source": self.source, "protocol": self.protocol, "seeds": self.seeds,
+            "split_hashes": self.split_hashes, "evaluated_users": self.evaluated_users,
             "tuned_on": f"validation {self.tuned_on}, seed {self.seeds[0]}",
             "test": f"paired t, Holm-corrected, over {'splits' if len(self.seeds) > 1 else 'users'}",
             "models": [
                 {
-                    "model": entrant.name,
-                    "settings": entrant.settings,
-                    "at_grid_edge": entrant.edges,
-                    "fitted_on": "train and valid" if entrant.refitted else "train",
-                    "validation": entrant.validation,
+                    "model": entrant.name, "settings": entrant.settings, "at_grid_edge": entrant.edges,
+                    "fitted_on": "train and valid" if entrant.refitted else "train", "validation": entrant.validation,
                     "mean": {metric: entrant.mean(metric) for metric in self.metrics},
                     "std": {metric: entrant.std(metric) for metric in self.metrics},
                     "p_against_first": {metric: p[metric][rank] for metric in self.metrics},
-                    "fit_seconds": float(np.mean(entrant.fit_seconds)),
-                    "splits": entrant.tests,
+                    "fit_seconds": float(np.mean(entrant.fit_seconds)), "splits": entrant.tests,
                     "everyone": entrant.everyone,
                 }
                 for rank, entrant in enumerate(self.entrants)
             ],
-        }
+        }  # fmt: skip
 
 
 def compare(
-    data: Split,
-    models: Sequence[str] | Mapping[str, Candidate] = (),
-    *,
-    grid: Grid | str | Path | None = None,
-    seeds: int = 5,
-    metrics: Sequence[str] = METRICS,
-    refit: bool = True,
-    log: str | Path | None = None,
+    data: Split, models: Sequence[str] | Mapping[str, Candidate] = (), *, grid: Grid | str | Path | None = None,
+    seeds: int = 5, metrics: Sequence[str] = METRICS, refit: bool = True, log: str | Path | None = None,
     engine: str | None = None,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Tune every model on the first split's validation part, and test the chosen settings on every split.
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
@@ -145,20 +126,15 @@ def compare(
             with `processes:4` four; None: this process, one after the other
     """
     seeds, names = check_count("seeds", seeds), at_lengths(metrics)
-    searched = read_toml(Path(grid)) if isinstance(grid, str | Path) else grid or {}
-    if isinstance(models, Mapping):
-        candidates = dict(models)
-    else:
-        candidates = {} if searched and not models else named_models(list(models))
-    candidates = with_grid(candidates, searched)
-    tune_on = names[0]
+    searched, tune_on = read_toml(Path(grid)) if isinstance(grid, str | Path) else grid or {}, names[0]
+    if not isinstance(models, Mapping):
+        models = {} if searched and not models else named_models(list(models))
+    candidates = with_grid(models, searched)
     if tune_on.partition("@")[0] not in ACCURACY or not candidates:
         raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; begin with one of {', '.join(ACCURACY)}")
     if data.candidates("test") is not None:
-        raise ConfigError(
-            "a data set that was split by 'new-items' tests items without interactions, which these models cannot "
-            "rank. Attributes rank them: concf evaluate --catalogue"
-        )
+        fix = "Attributes rank them: concf evaluate --catalogue"
+        raise ConfigError(f"protocol 'new-items' tests items without interactions, which no model here ranks. {fix}")
     for name, model in candidates.items():
         model.refuse_if_absent()
         if model.timed and (data.interactions.timestamp is None or data.has_new_users):
@@ -174,8 +150,7 @@ def compare(
     refit = refit and not data.has_new_users
     by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
     fit = Fit(by_seed, tuple(names), keep_users=seeds == 1, refit=refit)
-    measurements = Measurements(fit, ResultsLog(Path(log) if log else None), engine)
-    entrants = _entrants(candidates, measurements)
+    entrants = _entrants(candidates, Measurements(fit, ResultsLog(Path(log) if log else None), engine))
     return Comparison(
         sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)),
         sorted(names, key=lambda name: int(name.partition("@")[2])), tune_on, list(by_seed),

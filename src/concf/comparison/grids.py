@@ -55,8 +55,7 @@ def with_grid(candidates: Mapping[str, Candidate], grid: Grid) -> dict[str, Cand
 def _check(name: str, model: Candidate) -> None:
     """Check all points of a grid before anything is fitted: names, values, settings without effect."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ConcfWarning)
+        with warnings.catch_warnings(action="error", category=ConcfWarning):
             for settings in model.settings():
                 if isinstance(settings, Trained):
                     settings.settings()
@@ -75,10 +74,8 @@ def check_metric(candidates: Mapping[str, Candidate], data: Split, tune_on: str)
             own = settings.settings().training.metric  # type: ignore[attr-defined]
             own = tune_on if own == AUTO and tune_on != USUAL else fitting_metric(own, data)
             if settings.refits and own != tune_on and not data.has_new_users:  # type: ignore[attr-defined]
-                raise ConfigError(
-                    f"grid: {name} validates by {own} and the comparison by {tune_on}. "
-                    f'Add to its grid: "training.metric" = ["{tune_on}"]'
-                )
+                fix = f'Add to its grid: "training.metric" = ["{tune_on}"]'
+                raise ConfigError(f"grid: {name} validates by {own} and the comparison by {tune_on}. {fix}")
 
 
 def search(sizes: Sequence[int], every_point: bool = False) -> Search:
@@ -96,9 +93,8 @@ def search(sizes: Sequence[int], every_point: bool = False) -> Search:
         scores = dict(zip(points, (yield points), strict=True))
         best = max(points, key=lambda point: scores[point])
         return best, scores[best]
-    here = tuple((size - 1) // 2 for size in sizes)
+    here, axes = tuple((size - 1) // 2 for size in sizes), range(len(sizes))
     scores = dict(zip([here], (yield [here]), strict=True))
-    axes = range(len(sizes))
     directions: list[tuple[int, ...]] = [*combinations(axes, 1), *combinations(axes, 2)]
     at, settled = 0, 0  # settled: directions in a row without a better neighbour
     while settled < len(directions):

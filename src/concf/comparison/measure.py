@@ -32,16 +32,12 @@ def device() -> str:
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit once, and measure every model that the fit yields: validation by the first metric, test by all.
+    """Fit once, and measure every model that the fit yields: validation by the first metric, test by all."""
 
-    splits: by seed; names: metrics such as recall@50; keep_users: keep per-user metrics
-    refit:  test baselines as fitted on training and validation pairs
-    """
-
-    splits: dict[int, Split]
-    names: tuple[str, ...]
-    keep_users: bool
-    refit: bool
+    splits: dict[int, Split]  # by seed
+    names: tuple[str, ...]  # metrics such as recall@50
+    keep_users: bool  # keep per-user metrics
+    refit: bool  # test baselines as fitted on training and validation pairs
 
     @property
     def tune_on(self) -> str:
@@ -66,10 +62,8 @@ class Fit:
             fitted = settings.train(split, self.refit, self.tune_on)
         elif split.has_new_users:
             if not hasattr(settings, "fold_in"):
-                raise ConfigError(
-                    f"{type(settings).__name__} has no fold_in(fitted, histories), and cannot rank for the new users "
-                    "of protocol 'new-users'. Leave it out, or compare on another protocol"
-                )
+                problem = f"{type(settings).__name__} has no fold_in(fitted, histories) for new users"
+                raise ConfigError(f"{problem}. Leave it out, or compare on another protocol than 'new-users'")
             train = split.train[np.diff(split.train.indptr) > 0]
             fitted = settings.fold_in(settings.fit(train, seed=seed, device=device()), split.history)
         else:
@@ -99,11 +93,11 @@ class Fit:
             metric, _, n = self.tune_on.partition("@")
             return {"mean": evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric], device=device).means()}
         result = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics, device=device)
-        users = {"per_user": {metric: row.tolist() for metric, row in result.per_user.items()}}
-        cell = {"mean": result.means()} | (users if self.keep_users else {})
+        cell: Cell = {"mean": result.means()}
+        if self.keep_users:
+            cell["per_user"] = {metric: row.tolist() for metric, row in result.per_user.items()}
         if split.recipe.protocol.time_cut == "all":
-            everyone = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics, everyone=True)
-            cell["everyone"] = everyone.means()
+            cell["everyone"] = evaluate(fitted, split, at=self.at, metrics=self.metrics, everyone=True).means()
         return cell
 
 
@@ -145,9 +139,7 @@ class Measurements:
 
     def get(self, *task: Any) -> Cell:
         """Cell of a task that was measured."""
-        cell = self.find(*task)
-        assert cell is not None
-        return cell
+        return self.find(*task) or {}
 
     def _key(self, name: str, settings: Model, seed: int, on: str) -> dict[str, Any]:
         split = self.fit.splits[seed]

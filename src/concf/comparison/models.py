@@ -14,7 +14,7 @@ from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.validation import AUTO, USUAL
-from concf.models import DEFAULT_OF_ONE, PRESETS, choose_settings
+from concf.models import DEFAULT_OF_ONE, PRESETS, choose_settings, train
 from concf.reference.objectives import OBJECTIVES
 from concf.runs.settings import RunSettings
 from concf.runtime.settings import Settings, flat, nested
@@ -50,8 +50,6 @@ class Trained(Settings):
 
         For tests on new users, a refit uses all pairs of the training users, as a baseline's fit does.
         """
-        from concf.models import train
-
         changes: dict[str, Any] = {"weights": split.weights.model_dump()}
         if self.refits:
             changes["refit"] = "validation" if refit or split.has_new_users else "none"
@@ -90,8 +88,7 @@ def named_models(names: list[str]) -> dict[str, Candidate]:
             for ship in ("consensus", "head"):
                 models[f"{name} {ship}"] = Candidate(Trained, {"preset": (chosen,), "ship": (ship,)})
         elif chosen.partition("#")[0] in OBJECTIVES:  # `bpr` of `bpr#2`
-            alone = {"preset": (DEFAULT_OF_ONE,), "ship": ("head",), "single": (chosen,)}
-            models[name] = Candidate(Trained, alone)
+            models[name] = Candidate(Trained, {"preset": (DEFAULT_OF_ONE,), "ship": ("head",), "single": (chosen,)})
         else:
             known = f"{', '.join(PRESETS)}, or an objective, {', '.join(OBJECTIVES)}"
             raise ConfigError(f"unknown model {chosen!r}; choose from {', '.join(BASELINES)}, a preset, {known}")

@@ -23,13 +23,11 @@ class ResultsLog:
         self.cells: dict[str, dict[str, Any]] = {}
         if path is None or not path.exists():
             return
-        lines = []
         with suppress(OSError, UnicodeDecodeError):
-            lines = path.read_text(encoding="utf-8").splitlines()
-        for line in lines:
-            with suppress(ValueError, KeyError, TypeError):
-                cell = json.loads(line)
-                self.cells[json.dumps(cell["key"], sort_keys=True)] = cell
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError, KeyError, TypeError):
+                    cell = json.loads(line)
+                    self.cells[json.dumps(cell["key"], sort_keys=True)] = cell
         if not self.cells and (path.is_dir() or path.stat().st_size):
             raise DataError(f"{path}: not a log of measurements; it is left alone. Choose another {option}")
 

@@ -12,15 +12,13 @@ from typing import Any, Unpack
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 
 from concf.baselines import als
-from concf.comparison.compare import compare
+from concf.comparison.compare import compare, spread
 from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.consensus.consensus import CONSENSUS
 from concf.data.catalogue import CATALOGUE
-from concf.data.interactions import Interactions
 from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_log, reading_of
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
@@ -39,14 +37,10 @@ SWEEPS = {"baseline": 8.0, "fast": 150.0, "default": 600.0, "thorough": 2000.0} 
 
 @dataclass
 class Rolling:
-    """Test metrics of models at several cuts.
+    """Test metrics of models at several cuts."""
 
-    windows: of each cut: from, to (dates, if times are since 1970) and what `Split.held_out` counts of its test part
-    models:  name -> at each cut: warm (metric -> mean), everyone (metric -> mean), seconds
-    """
-
-    windows: list[dict[str, Any]]
-    models: dict[str, list[dict[str, Any]]]
+    windows: list[dict[str, Any]]  # of each cut: from, to (dates, if times are since 1970), counts of `Split.held_out`
+    models: dict[str, list[dict[str, Any]]]  # name -> at each cut: warm and everyone (metric -> mean), seconds
     metrics: list[str]
 
     def mean(self, name: str, metric: str, users: str = "warm") -> float:
@@ -55,8 +49,7 @@ class Rolling:
 
     def std(self, name: str, metric: str, users: str = "warm") -> float:
         """Sample standard deviation over the cuts; 0 for a single one."""
-        values = [cell[users][metric] for cell in self.models[name]]
-        return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        return spread([cell[users] for cell in self.models[name]], metric)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that was measured."""
@@ -67,10 +60,8 @@ class Rolling:
         header = ["model", *map(short, self.metrics), *(f"{short(metric)}, everyone" for metric in self.metrics), "s"]
         rows = []
         for name, cells in self.models.items():
-            means = [
-                f"{self.mean(name, metric, users):.4f} ± {self.std(name, metric, users):.4f}"
-                for users in ("warm", "everyone") for metric in self.metrics
-            ]  # fmt: skip
+            each = [(name, metric, users) for users in ("warm", "everyone") for metric in self.metrics]
+            means = [f"{self.mean(*one):.4f} ± {self.std(*one):.4f}" for one in each]
             rows.append([name, *means, f"{np.mean([cell['seconds'] for cell in cells]):.1f}"])
         return header, rows
 
@@ -92,15 +83,9 @@ class Rolling:
 
 
 def evaluate_rolling(
-    source: Any,
-    models: Sequence[str] = (f"{PREFIX}strong",),
-    *,
-    cuts: int = 3,
-    update: bool = False,
-    metrics: Sequence[str] = METRICS,
-    log: str | Path | None = None,
-    **options: Unpack[LogOptions],
-) -> Rolling:
+    source: Any, models: Sequence[str] = (f"{PREFIX}strong",), *, cuts: int = 3, update: bool = False,
+    metrics: Sequence[str] = METRICS, log: str | Path | None = None, **options: Unpack[LogOptions],
+) -> Rolling:  # fmt: skip
     """Evaluate models at several cuts of a log; each is tuned on the window before the cut and fitted to all before it.
 
     source:  a log with times, as for `prepare`
@@ -114,23 +99,19 @@ def evaluate_rolling(
     settings, names = chosen(options), at_lengths(metrics)
     splits = rolling_splits(source, cuts, settings)
     minutes = cost(splits, models, update) / 60
-    note(
-        f"{cuts} cuts: about {minutes:.0f} minutes here, or half or twice of that"
-        if minutes > 2
-        else f"{cuts} cuts: a minute or two"
-    )
+    note(f"{cuts} cuts: {f'about {minutes:.0f} minutes, or half or twice that' if minutes > 2 else 'a minute or two'}")
     cells: dict[str, list[dict[str, Any]]] = {}
     for split in splits:
-        compared = compare(split, models, seeds=1, metrics=names, log=log)
-        for entrant in compared.entrants:
+        for entrant in compare(split, models, seeds=1, metrics=names, log=log).entrants:
             cell = {"warm": entrant.tests[0], "everyone": entrant.everyone[0], "seconds": entrant.fit_seconds[0]}
             cells.setdefault(entrant.name, []).append(cell)
-    if update:
-        for name, model in named_models(list(models)).items():
-            fitted = next(iter(model.settings()))
-            if isinstance(fitted, Trained) and fitted.refits and fitted.ship == "consensus":
-                cells |= _updated(name.removesuffix(f" {CONSENSUS}"), fitted, splits, names)
-    return Rolling([_window(split) for split in splits], cells, names)
+    for name, model in named_models(list(models)).items() if update else ():
+        fitted = next(iter(model.settings()))
+        if isinstance(fitted, Trained) and fitted.refits and fitted.ship == "consensus":
+            cells |= _updated(name.removesuffix(f" {CONSENSUS}"), fitted, splits, names)
+    ends = [moment(float(np.asarray(split.interactions.timestamp).max())) for split in splits]
+    windows = [split.held_out()[1] | {"to": end} for split, end in zip(splits, ends, strict=True)]
+    return Rolling(windows, cells, names)
 
 
 def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Split]:
@@ -141,9 +122,7 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
     cuts, reading = check_count("cuts", cuts), reading_of(options)
     strange = options.keys() & {"protocol", "valid", "valid_from", "test_from", "newest", "at_least", "last", "wanted"}
     if strange:
-        raise ConfigError(
-            f"{option(min(strange))}: rolling cuts are set by {option('cuts')} and {option('test')} alone"
-        )
+        raise ConfigError(f"{option(min(strange))}: rolling cuts have only {option('cuts')} and {option('test')}")
     whole, origin = read_log(source, reading, options.get("dislikes"))
     if whole.timestamp is None:
         raise DataError(f"{origin['name']}: rolling cuts need times and the log has none. Set {option('timestamp')}")
@@ -153,46 +132,24 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
         if not step.before_test:  # that of a catalogue's papers, which counts the whole log
             whole, applied = step.apply(whole), applied + 1
     times, splits = np.asarray(whole.timestamp, np.float64), []
-    starts = _starts(times, cuts + 1, options.get("test", 0.1))
-    for valid_from, test_from, end in zip(starts, starts[1:], starts[2:], strict=False):
-        until = {"until": end} if end < np.inf else {}
+    length = options.get("test", 0.1)
+    starts = [TimeCut(test=length).start(times, n) for n in range(cuts + 1, 0, -1)]
+    if not all(start < later for start, later in pairwise(starts)) or starts[0] <= times.min():
+        fix = f"Choose fewer {option('cuts')} or a shorter {option('test')}"
+        raise DataError(f"{cuts + 1} windows of {length}, one of them to validate, leave nothing to train on. {fix}")
+    for valid_from, test_from, end in zip(starts, starts[1:], [*starts[2:], np.inf], strict=False):
+        until, log = {"until": end} if end < np.inf else {}, whole.keep(times < end)
+        if log.later is not None and log.timestamp is not None:  # of a later event, nothing is known
+            log = replace(log, last=np.where(log.later < end, log.later, log.timestamp))
         recipe = SplitRecipe(
             source=origin | until, reading=reading.model_dump(exclude_defaults=True), filters=filters,
             protocol=TimeCut(valid_from=valid_from, test_from=test_from),
         )  # fmt: skip
         try:
-            splits.append(filtered_and_split(_until(whole, end), recipe, applied))
+            splits.append(filtered_and_split(log, recipe, applied))
         except DataError as error:
             raise DataError(f"the window from {moment(test_from)} on: {error}") from None
     return splits
-
-
-def _until(log: Interactions, end: float) -> Interactions:
-    """Return the pairs of a log before a time; of a pair with a later event, the first alone is known."""
-    assert log.timestamp is not None
-    if log.timestamp.max() < end and log.later is None:
-        return log
-    kept = log.keep(np.asarray(log.timestamp < end))
-    if kept.later is None or kept.timestamp is None:
-        return kept
-    return replace(kept, last=np.where(kept.later < end, kept.later, kept.timestamp))
-
-
-def _starts(times: NDArray[np.float64], windows: int, length: float | str) -> list[float]:
-    """[windows + 1] starts of the last windows of a log, and infinity, where the last one ends."""
-    starts = [TimeCut(test=length).start(times, n) for n in range(windows, 0, -1)]
-    if not all(start < later for start, later in pairwise(starts)) or starts[0] <= times.min():
-        raise DataError(
-            f"{windows - 1} test windows of {length} and one to validate on leave nothing of the log to train on. "
-            f"Choose fewer {option('cuts')} or a shorter {option('test')}"
-        )
-    return [*starts, np.inf]
-
-
-def _window(split: Split) -> dict[str, Any]:
-    tested, times = split.held_out()[1], split.interactions.timestamp
-    assert times is not None
-    return tested | {"to": moment(float(times.max()))}
 
 
 def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -213,20 +170,12 @@ def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str])
 
 def _next(run: StrongRun, split: Split) -> StrongRun:
     """Update a run by what is new in a later split, whose windows it takes over."""
-    known = run.data.interactions
-    assert split.interactions.timestamp is not None
-    assert known.timestamp is not None
-    fresh = split.interactions.timestamp > known.timestamp.max()
-    recipe = run.data.recipe.model_copy(update={"protocol": split.recipe.protocol})
-    run.data = replace(run.data, recipe=recipe)
-    return update_run(run, _frame(split.interactions, fresh), device=run.device)
-
-
-def _frame(log: Interactions, rows: NDArray[np.bool_]) -> pl.DataFrame:
-    """A frame of the pairs of a mask [n]."""
+    log, times = split.interactions, np.asarray(split.interactions.timestamp)
+    rows = times > np.asarray(run.data.interactions.timestamp).max()
     columns = {"user": log.user_ids.values[log.user[rows]], "item": log.item_ids.values[log.item[rows]]}
-    times = np.asarray(log.timestamp)[rows]
-    return pl.DataFrame({name: column.tolist() for name, column in columns.items()} | {"timestamp": times})
+    fresh = pl.DataFrame({name: column.tolist() for name, column in columns.items()} | {"timestamp": times[rows]})
+    run.data = replace(run.data, recipe=run.data.recipe.model_copy(update={"protocol": split.recipe.protocol}))
+    return update_run(run, fresh, device=run.device)
 
 
 def cost(splits: Sequence[Split], models: Sequence[str], update: bool = False) -> float:
@@ -240,9 +189,9 @@ def cost(splits: Sequence[Split], models: Sequence[str], update: bool = False) -
     solver.fit(solver.start(0), 0.01, 0.003, 1)
     sweep, sweeps = time.perf_counter() - begin, 0.0
     for model in named_models(list(models)).values():
-        fitted = next(iter(model.settings()))
+        fitted, *others = model.settings()
         if not isinstance(fitted, Trained):
-            sweeps += SWEEPS["baseline"] * (min(sum(1 for _ in model.settings()), 30) + 1)
+            sweeps += SWEEPS["baseline"] * (min(len(others) + 1, 30) + 1)
         elif fitted.ship == "head":  # of one training with the consensus
             budget = getattr(fitted.settings(), "budget", "thorough")
             sweeps += SWEEPS[budget] * (1 + (update and fitted.refits) / 2)

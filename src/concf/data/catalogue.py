@@ -31,15 +31,11 @@ TIMEOUT = 30.0  # seconds without an answer
 
 @dataclass(frozen=True)
 class File:
-    """File of a data set.
+    """File of a data set."""
 
-    path: below the data home; sha256: of the contents, decompressed if the file is gzip; origin: below the public home,
-    None if converted by hand
-    """
-
-    path: str
-    sha256: str
-    origin: str | None = None
+    path: str  # below the data home
+    sha256: str  # of the contents, decompressed if the file is gzip
+    origin: str | None = None  # below the public home; None if converted by hand
 
     @property
     def url(self) -> str:
@@ -131,11 +127,10 @@ def load(name: str) -> Interactions:
 
 def _aligned(items: Path, times: Path) -> list[tuple[int, int, int, int]]:
     """(user, item, 1, time) of two files with a line per user: its id, then its items or, at the same places, times."""
-    lines = zip(*(path.read_text(encoding="utf-8").splitlines() for path in (items, times)), strict=True)
     rows = []
-    for item_line, time_line in lines:
-        user, *others = map(int, item_line.split())
-        rows += [(user, item, 1, int(time)) for item, time in zip(others, time_line.split()[1:], strict=True)]
+    for lines in zip(*(path.read_text(encoding="utf-8").splitlines() for path in (items, times)), strict=True):
+        (user, *listed), (_, *at) = (map(int, line.split()) for line in lines)
+        rows += [(user, item, 1, time) for item, time in zip(listed, at, strict=True)]
     return rows
 
 

@@ -51,8 +51,7 @@ class Ids:
 
     def named(self, positions: NDArray[Any]) -> list[Any]:
         """Return the ids at the positions, in that order, without empty positions (-1)."""
-        named: list[Any] = self.values[positions[positions >= 0]].tolist()
-        return named
+        return list(self.values[positions[positions >= 0]].tolist())
 
     def positions(self, others: Ids) -> NDArray[np.int64]:
         """[others] the position of each of the other ids, -1 if unknown; integers and text are compared as text."""
@@ -84,19 +83,15 @@ class Ids:
 
     def digest(self) -> bytes:
         """SHA-256 of type and values."""
-        if self.are_integers:
-            return hashlib.sha256(b"int" + self.values.astype("<i8").tobytes()).digest()
-        blob, offsets = self.to_bytes()
-        return hashlib.sha256(b"str" + offsets.astype("<i8").tobytes() + blob.tobytes()).digest()
+        blob, integers = (b"", self.values) if self.are_integers else self.to_bytes()
+        kind = b"int" if self.are_integers else b"str"
+        return hashlib.sha256(kind + integers.astype("<i8").tobytes() + bytes(blob)).digest()
 
     def save(self, folder: Path, name: str) -> None:
         """Write `name.npy` (integers), or `name.npy` (UTF-8 bytes) and `name_offsets.npy` (strings)."""
-        if self.are_integers:
-            np.save(folder / f"{name}.npy", self.values)
-            return
-        blob, offsets = self.to_bytes()
-        np.save(folder / f"{name}.npy", blob)
-        np.save(folder / f"{name}_offsets.npy", offsets)
+        arrays = (self.values,) if self.are_integers else self.to_bytes()
+        for suffix, array in zip(("", "_offsets"), arrays, strict=False):
+            np.save(folder / f"{name}{suffix}.npy", array)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Ids:
@@ -146,8 +141,7 @@ class PackedIds(Ids):
     def values(self) -> NDArray[Any]:  # type: ignore[override]
         """[n] object with str."""
         blob = self.blob.tobytes()
-        strings = [blob[start:end].decode() for start, end in pairwise(self.offsets.tolist())]
-        return np.array(strings, dtype=object)
+        return np.array([blob[start:end].decode() for start, end in pairwise(self.offsets.tolist())], dtype=object)
 
     def take(self, positions: NDArray[Any]) -> Ids:
         """Return the ids at ascending positions, still packed."""

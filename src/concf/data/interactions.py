@@ -21,14 +21,11 @@ SIDES = ("user", "item")
 
 
 class Dislikes(NamedTuple):
-    """Pairs of known users and items that are negative feedback, not interactions.
+    """Pairs of known users and items that are negative feedback, not interactions."""
 
-    user, item: [m] int32 positions; timestamp: [m] first time of each, or None
-    """
-
-    user: NDArray[np.int32]
-    item: NDArray[np.int32]
-    timestamp: NDArray[Any] | None = None
+    user: NDArray[np.int32]  # [m] positions
+    item: NDArray[np.int32]  # [m]
+    timestamp: NDArray[Any] | None = None  # [m] first time of each, or None
 
     def some(self, rows: NDArray[np.bool_]) -> Dislikes:
         """Select the rows of a mask [m]."""
@@ -89,19 +86,16 @@ class Interactions:
 
     def per_user(self, *, raw: bool = False, rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
         """[n_users] pairs, or with `raw` events, per user, counted over the mask `rows` [n] if given."""
-        return self._per(self.user, self.n_users, raw, rows)
+        return self._per("user", raw, rows)
 
     def per_item(self, *, raw: bool = False, rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
         """[n_items] pairs, or with `raw` events, per item, counted over the mask `rows` [n] if given."""
-        return self._per(self.item, self.n_items, raw, rows)
+        return self._per("item", raw, rows)
 
-    def _per(
-        self, position: NDArray[np.int32], n: int, raw: bool, rows: NDArray[np.bool_] | None
-    ) -> NDArray[np.float64]:
-        position = position if rows is None else position[rows]
-        if not raw:
-            return occurrences(position, n).astype(np.float64)
-        return np.bincount(position, self.count if rows is None else self.count[rows], n).astype(np.float64)
+    def _per(self, side: str, raw: bool, rows: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+        n, selected = len(getattr(self, f"{side}_ids")), slice(None) if rows is None else rows
+        position, count = getattr(self, side)[selected], self.count[selected]
+        return (np.bincount(position, count, n) if raw else occurrences(position, n)).astype(np.float64)
 
     def matrix(self, rows: NDArray[np.bool_] | None = None, weights: NDArray[np.float32] | None = None) -> csr_array:
         """[n_users, n_items] float32 ones, or weights, at the pairs, or at those of the mask `rows` [n]."""
@@ -142,12 +136,8 @@ class Interactions:
         text = np.array([str(one) for one in getattr(self, f"{side}_ids").values.tolist()], dtype=object)
         order = np.argsort(text)
         position = np.argsort(order).astype(np.int32)
-        columns = {
-            **vars(self),
-            "last": self.later,
-            f"{side}_ids": Ids(text[order]),
-            side: position[getattr(self, side)],
-        }
+        columns = {**vars(self), "last": self.later, f"{side}_ids": Ids(text[order])}
+        columns[side] = position[columns[side]]
         if self.dislikes is not None:
             columns["dislikes"] = self.dislikes._replace(**{side: position[getattr(self.dislikes, side)]})
         rows = np.lexsort((columns["item"], columns["user"]))
@@ -167,13 +157,10 @@ class Interactions:
         cells = self.n_users * self.n_items
         dislikes = {} if self.dislikes is None else {"dislikes": len(self.dislikes.user)}
         return {
-            "users": self.n_users,
-            "items": self.n_items,
-            "interactions": len(self),
+            "users": self.n_users, "items": self.n_items, "interactions": len(self),
             "events": int(self.n_events) if self.n_events.is_integer() else self.n_events,
-            "density": len(self) / cells if cells else 0.0,
-            **dislikes,
-        }
+            "density": len(self) / cells if cells else 0.0, **dislikes,
+        }  # fmt: skip
 
 
 def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]]:
@@ -186,7 +173,7 @@ def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]
         Ids(np.unique(np.concatenate([getattr(log, f"{side}_ids").values for log in logs]))) for side in SIDES
     )
     positions = [(users.positions(log.user_ids), items.positions(log.item_ids)) for log in logs]
-    user, item, pair = _distinct(logs, positions, len(items))
+    user, item, pair = _distinct(list(zip(logs, positions, strict=True)), len(items))
     count = np.bincount(pair, np.concatenate([log.count for log in logs])).astype(np.float64)
     first = _reduce(np.minimum, [log.timestamp for log in logs], pair)
     last = _reduce(np.maximum, [log.last for log in logs], pair)
@@ -194,23 +181,20 @@ def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]
     merged = Interactions(users, items, user, item, count, first, later)
     disliked = [(log.dislikes, at) for log, at in zip(logs, positions, strict=True) if log.dislikes is not None]
     if disliked:
-        user, item, cell = _distinct([each for each, _ in disliked], [at for _, at in disliked], len(items))
+        user, item, cell = _distinct(disliked, len(items))
         times = None if first is None else _reduce(np.minimum, [each.timestamp for each, _ in disliked], cell)
         merged = merged.disliking(Dislikes(user, item, times))
     return merged, pair
 
 
 def _distinct(
-    tables: Sequence[Interactions | Dislikes], positions: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]],
-    n_items: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:  # fmt: skip
+    tables: Sequence[tuple[Any, tuple[NDArray[np.int64], NDArray[np.int64]]]], n_items: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
     """([n], [n], [rows]) user and item of the distinct pairs, and the pair of each row.
 
-    positions: of each table's users and items in the merged log
+    tables: rows of users and items, and the positions of both in the merged log
     """
-    cells = [
-        users[table.user] * n_items + items[table.item] for table, (users, items) in zip(tables, positions, strict=True)
-    ]
+    cells = [users[table.user] * n_items + items[table.item] for table, (users, items) in tables]
     distinct, pair = np.unique(np.concatenate(cells), return_inverse=True)
     user, item = (position.astype(np.int32) for position in np.divmod(distinct, n_items))
     return user, item, pair

@@ -14,10 +14,9 @@ from concf.data.interactions import SIDES, Interactions, merge
 from concf.data.parts import PARTS, TRAIN, origin
 from concf.data.prepare import ReadingOptions, chosen, read_source
 from concf.data.protocols import Known
-from concf.data.reading.files import files_of
-from concf.data.reading.scan import Reading
+from concf.data.reading.scan import Reading, files_of
 from concf.data.reading.times import When, in_unit_of, moment, ticks_of
-from concf.data.split import UPDATES, Split, SplitRecipe
+from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_count
 
@@ -25,16 +24,12 @@ NEAR = 10  # median times that differ by a smaller factor have the same unit, wh
 
 
 class Joined(NamedTuple):
-    """Data set of an update.
-
-    users, items: [n] the position that each had before, -1: it is new
-    fresh:        [pairs] whether the run has not learned from a pair: it is new, or was a test pair
-    """
+    """Data set of an update."""
 
     split: Split
-    users: NDArray[np.int64]
-    items: NDArray[np.int64]
-    fresh: NDArray[np.bool_]
+    users: NDArray[np.int64]  # [users] the position that each had before, -1: it is new
+    items: NDArray[np.int64]  # [items] the same
+    fresh: NDArray[np.bool_]  # [pairs] whether the run has not learned from a pair: it is new, or was a test pair
 
 
 def join(
@@ -54,7 +49,11 @@ def join(
     options:     how to read the log, where it is not read as the first one was
     """
     known, recipe, min_item = old.interactions, old.recipe, check_count("min_item", min_item)
-    new, source_of_new = read_source(source, _reading(recipe, options))
+    strange = options.keys() - Reading.model_fields.keys()
+    if strange:
+        raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
+    reading = Reading(**recipe.reading | {"ordered": False} | chosen(options))  # the order only served to split it
+    new, source_of_new = read_source(source, reading)
     name = str(source_of_new["name"])
     for log in (recipe.source, *recipe.source.get(UPDATES, [])):
         if log.get("sha256") and set(log["sha256"].values()) == set(source_of_new.get("sha256", {}).values()):
@@ -62,15 +61,26 @@ def join(
     new = _alike(known, new, files_of(source) is not None, name)
     if all((getattr(known, ids).positions(getattr(new, ids)) < 0).all() for ids in ("user_ids", "item_ids")):
         note(f"{name}: the run knows none of its users and items. Are ids written as in the first log?")
-    _check_order(known, new, older, name)
+    if known.last is not None and new.last is not None:
+        newest, late = known.last.max(), int((new.last < known.last.max()).sum())
+        if late == len(new) and not older:
+            when = f"older than the newest that the run knows ({moment(newest)})"
+            raise DataError(f"{name}: all {late:,} pairs are {when}. To add late rows: {option('older', True)}")
+        if late:
+            note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
     kept = np.ones(len(known), bool)
     if drop_before is not None:
         kept, recent = _since(drop_before, known, new, age, name)
         new = new.keep(recent)
-    new = _without_rare_items(known, new, min_item, name)
+    rare = (known.item_ids.positions(new.item_ids) < 0) & (new.per_item() < min_item)
+    if rare.all():
+        raise DataError(f"{name}: nothing is left of it. Lower {option('min_item')}")
+    if rare.any():
+        note(f"{name}: {rare.sum():,} new items with fewer than {min_item} users are left out ({option('min_item')})")
+        new = new.keep(~rare[new.item])
     logs = known if kept.all() else known.keep(kept), new
     interactions = merge(logs)[0]
-    users, items = (known.user_ids.positions(interactions.user_ids), known.item_ids.positions(interactions.item_ids))
+    users, items = known.user_ids.positions(interactions.user_ids), known.item_ids.positions(interactions.item_ids)
     user, item = users[interactions.user], items[interactions.item]
     row = find(known.cells, np.where((user >= 0) & (item >= 0), user * known.n_items + item, -1))
     fresh = row < 0
@@ -87,14 +97,6 @@ def join(
     return Joined(Split(interactions, parts, recipe, weights=old.weights), users, items, ~was_learned)
 
 
-def _reading(recipe: SplitRecipe, options: ReadingOptions) -> Reading:
-    """How the first log was read, unless the options differ; the order of lines only served to split it."""
-    strange = options.keys() - Reading.model_fields.keys()
-    if strange:
-        raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
-    return Reading(**recipe.reading | {"ordered": False} | chosen(options))
-
-
 def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) -> Interactions:
     """Return the new log with ids of the known type, and without times if the known log has none.
 
@@ -105,10 +107,8 @@ def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) 
         if before.are_integers == now.are_integers:
             continue
         if before.are_integers or not from_files:
-            raise DataError(
-                f"{name}: the {side} ids are {'integers' if now.are_integers else 'text'} (for example "
-                f"{now.values[0]!r}), unlike those that the run knows. Is it the right column ({option(side)})?"
-            )
+            kind = f"{'integers' if now.are_integers else 'text'} (for example {now.values[0]!r}), unlike the run's"
+            raise DataError(f"{name}: the {side} ids are {kind}. Is it the right column ({option(side)})?")
         new = new.with_text_ids(side)
     if known.timestamp is None:
         if new.timestamp is not None:
@@ -120,19 +120,6 @@ def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) 
     if ticks_of(was) != ticks_of(now) and not was / NEAR < now < was * NEAR:
         raise DataError(f"{name}: times such as {now:.15g} are in another unit than the run's, such as {was:.15g}")
     return new
-
-
-def _check_order(known: Interactions, new: Interactions, older: bool, name: str) -> None:
-    """Note pairs that are older than the newest known one; refuse a log of such pairs alone, unless `older`."""
-    if known.last is None or new.last is None:
-        return
-    newest = known.last.max()
-    late = int((new.last < newest).sum())
-    if late == len(new) and not older:
-        when = f"older than the newest that the run knows ({moment(newest)})"
-        raise DataError(f"{name}: all {late:,} pairs are {when}. To add late rows: {option('older', True)}")
-    if late:
-        note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
 
 
 def _since(
@@ -151,15 +138,3 @@ def _since(
         if not rows.any():
             raise ConfigError(f"{asked}: nothing of {log} is as new as that; its newest is of {moment(times.max())}")
     return kept, recent
-
-
-def _without_rare_items(known: Interactions, new: Interactions, min_item: int, name: str) -> Interactions:
-    """Return the new log without new items that have too few users."""
-    rare = (known.item_ids.positions(new.item_ids) < 0) & (new.per_item() < min_item)
-    if not rare.any():
-        return new
-    kept = ~rare[new.item]
-    note(f"{name}: {int(rare.sum()):,} new items with fewer than {min_item} users are left out ({option('min_item')})")
-    if not kept.any():
-        raise DataError(f"{name}: nothing is left of it. Lower {option('min_item')}")
-    return new.keep(kept)

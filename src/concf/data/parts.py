@@ -63,12 +63,9 @@ def draw(
 
 
 def draw_valid(
-    interactions: Interactions,
-    test: NDArray[np.bool_],
-    share: float,
-    seed: int,
+    interactions: Interactions, test: NDArray[np.bool_], share: float, seed: int,
     times: NDArray[np.float64] | None = None,
-) -> Parts:
+) -> Parts:  # fmt: skip
     """[n] the parts: pairs of the mask `test` [n] test; of each user's others, a share validates.
 
     A validation pair of an item without any training pair goes back to training.

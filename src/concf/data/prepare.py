@@ -15,9 +15,8 @@ from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.interactions import SIDES, Dislikes, Filter, Interactions, merge
 from concf.data.parts import PARTS, TEST, Parts, origin
 from concf.data.protocols import PROTOCOLS, Given, LeaveLast, Protocol, TimeCut
-from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
-from concf.data.reading.scan import Format, Reading
+from concf.data.reading.scan import Format, Reading, files_of, is_glob
 from concf.data.simulate import DEMO
 from concf.data.split import FEW_USERS, MANIFEST, Split, SplitRecipe
 from concf.errors import ConfigError, DataError, note, option
@@ -26,6 +25,7 @@ from concf.runtime.files import new_file, sha256
 from concf.runtime.progress import working
 
 AUTO = "auto"  # the protocol follows the log
+RANDOM = {"valid": 0.1, "test": 0.1, "at_least": 1}  # settings of `random` for training
 NOTABLE_LOSS = 0.1  # share of the users, items or interactions; a filter that removes more is noted
 
 
@@ -101,25 +101,12 @@ def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
     return PROTOCOLS[name](**settings)
 
 
-def training_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with defaults for training.
-
-    The protocol follows the log (`_protocols`). Items with fewer than 5 users are left out, unless the protocol filters
-    itself.
-    """
-    options = {"protocol": AUTO} | options
-    if options["protocol"] == "random":
-        options = {"valid": 0.1, "test": 0.1, "at_least": 1} | options
-    own_filter = options["protocol"] in ("paper", "released", "given")
-    return options if own_filter else {"min_item": 5} | options
-
-
 def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactions, dict[str, Any]]:
     """Read the unfiltered interactions of a file, a catalogue name, `demo` or an object; also return their origin."""
     reading = reading or Reading()
     if _is_name(source):
-        if source in (*CATALOGUE, "demo"):
-            _check_no_reading(source, reading)
+        if source in (*CATALOGUE, "demo") and reading != Reading():
+            raise ConfigError(f"{source}: is read as it is; options about columns are for files")
         if source == "demo":
             return read(DEMO.draw(seed=0)), {"name": "demo", "simulation": DEMO.model_dump(), "seed": 0}
         if source in CATALOGUE:
@@ -130,24 +117,17 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
     if isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file():
         raise ConfigError(f"{source}: is a prepared data set already. Give the log that it was made of")
     files = files_of(source)
-    if files is not None:
-        interactions = read(files, reading)
-        name = Path(source).name if isinstance(source, str | Path) else f"{len(files)} files"
-        shared = os.path.commonpath([path.parent.absolute() for path in files])
-        checksums = {path.absolute().relative_to(shared).as_posix(): sha256(path) for path in files}
-        return interactions, {"name": name, "sha256": checksums}
-    interactions = read(source, reading)
-    return interactions, {"name": type(source).__name__, "sha256": {"pairs": interactions.fingerprint().hexdigest()}}
+    log = read(files or source, reading)
+    if files is None:
+        return log, {"name": type(source).__name__, "sha256": {"pairs": log.fingerprint().hexdigest()}}
+    shared = os.path.commonpath([path.parent.absolute() for path in files])
+    checksums = {path.absolute().relative_to(shared).as_posix(): sha256(path) for path in files}
+    return log, {"name": f"{len(files)} files" if isinstance(source, list) else Path(source).name, "sha256": checksums}
 
 
 def _is_name(source: Any) -> bool:
     """Whether a source is a name rather than a file or an object."""
     return isinstance(source, str) and not Path(source).is_file() and not is_glob(source)
-
-
-def _check_no_reading(name: str, reading: Reading) -> None:
-    if reading != Reading():
-        raise ConfigError(f"{name}: a data set of the catalogue is read as it is; options about columns are for files")
 
 
 def prepare(
@@ -173,14 +153,21 @@ def prepare(
 
 
 def split_of(data: Any, seed: int, **options: Unpack[LogOptions]) -> Split:
-    """Return the data to train on: a `Split`, a prepared folder, or a log split by options and `training_defaults`."""
+    """Return the data to train on: a `Split`, a prepared folder, or a log that the options split.
+
+    By default the protocol follows the log (`_protocols`), and items with fewer than 5 users are left out, unless the
+    protocol filters itself.
+    """
     settings = chosen(options)
     if isinstance(data, Split) or (isinstance(data, str | Path) and Path(data).is_dir()):
         if settings:
             name, names = "the Split" if isinstance(data, Split) else data, ", ".join(map(option, settings))
             raise ConfigError(f"{names}: for a log, but {name} is split already. Leave it out, or give the log")
         return data if isinstance(data, Split) else Split.load(data)
-    return prepare(str(data) if isinstance(data, Path) else data, seed=seed, **training_defaults(settings))
+    protocol = settings.setdefault("protocol", AUTO)
+    defaults = RANDOM if protocol == "random" else {}
+    defaults = defaults if protocol in ("paper", "released", "given") else {"min_item": 5} | defaults
+    return prepare(str(data) if isinstance(data, Path) else data, seed=seed, **defaults | settings)
 
 
 def divided_again(source: Any, recipe: SplitRecipe) -> Split:
@@ -228,8 +215,12 @@ def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
             break
     if name == AUTO:
         _note_choice(log, split)
-    if own_filter is not None or not _is_of_catalogue(source):
-        _note_loss(log, split)
+    if own_filter is not None or not (_is_name(source) and source in CATALOGUE):
+        before, after = log.statistics(), split.interactions.statistics()
+        lost = {part: 1 - after[part] / before[part] for part in ("items", "users", "interactions")}
+        if max(lost.values()) >= NOTABLE_LOSS:
+            shares = ", ".join(f"{share:.0%} of the {part}".replace("%", " %") for part, share in lost.items())
+            note(f"the filter ({'; then '.join(step.describe() for step in split.recipe.filters)}) left out {shares}")
     return split
 
 
@@ -239,28 +230,11 @@ def filters_of(source: Any, own: Filter | None, protocol: Protocol) -> tuple[Fil
     By time, one's own filter counts only what lies before the test part.
     """
     first = own
-    if own is None and _is_of_catalogue(source):
+    if own is None and _is_name(source) and source in CATALOGUE:
         first = CATALOGUE[source].start(protocol.name)
     elif own is not None and protocol.time_cut == "all":
         first = own.model_copy(update={"before_test": True})
     return tuple(step for step in (first, protocol.filter()) if step is not None)
-
-
-def _is_of_catalogue(source: Any) -> bool:
-    return _is_name(source) and source in CATALOGUE
-
-
-def _note_loss(log: Interactions, split: Split) -> None:
-    """Note a filter that removed much."""
-    left = split.interactions
-    lost = {
-        "items": 1 - left.n_items / log.n_items,
-        "users": 1 - left.n_users / log.n_users,
-        "interactions": 1 - len(left) / len(log),
-    }
-    if max(lost.values()) >= NOTABLE_LOSS:
-        shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
-        note(f"the filter ({'; then '.join(step.describe() for step in split.recipe.filters)}) left out {shares}")
 
 
 def _protocols(log: Interactions, options: dict[str, Any], ordered: bool) -> list[Protocol]:
@@ -272,7 +246,7 @@ def _protocols(log: Interactions, options: dict[str, Any], ordered: bool) -> lis
     shares = all(isinstance(value, float) for value in windows.values()) and windows.keys() <= {"valid", "test"}
     if windows and not shares:  # durations and dates
         return [protocol_of("time", options)]
-    random = protocol_of("random", {"valid": 0.1, "test": 0.1, "at_least": 1} | options)
+    random = protocol_of("random", RANDOM | options)
     if log.timestamp is None or ordered or "at_least" in options:
         return [random]
     return [protocol_of("time", options), random] if windows else [TimeCut(), TimeCut(test=0.2), LeaveLast(), random]
@@ -280,20 +254,14 @@ def _protocols(log: Interactions, options: dict[str, Any], ordered: bool) -> lis
 
 def _note_choice(log: Interactions, split: Split) -> None:
     """Note which protocol was chosen for a log, and why."""
-    protocol, validated, tested = split.recipe.protocol, len(split.validated), len(split.evaluated)
-    reason = (
-        "the log has no times" if log.timestamp is None else f"by time, fewer than {FEW_USERS} users could be tested"
-    )
-    kind = {"leave-last": "each user's newest items are held out", "random": "items are held out at random"}
-    how = kind.get(protocol.name, "")
+    protocol = split.recipe.protocol
+    users = f"{len(split.validated):,} users are validated, {len(split.evaluated):,} tested"
+    reason = "the log has no times" if log.timestamp is None else f"by time, fewer than {FEW_USERS} users are tested"
+    how = "each user's newest items are held out" if protocol.time_cut else "items are held out at random"
     if protocol.time_cut == "all":
-        valid, test = split.held_out()
-        how = f"pairs from {valid['from']} on validate, those from {test['from']} on test"
-        reason = "the log has times"
-    note(
-        f"protocol {protocol.name}, since {reason}: {how}; {validated:,} users are validated, {tested:,} tested "
-        f"({option('protocol')} chooses another)"
-    )
+        valid, test = (part["from"] for part in split.held_out())
+        reason, how = "the log has times", f"pairs from {valid} on validate, those from {test} on test"
+    note(f"protocol {protocol.name}, since {reason}: {how}; {users} ({option('protocol')} chooses another)")
 
 
 def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Interactions, dict[str, Any]]:
@@ -318,25 +286,21 @@ def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Inter
 def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     """Read the logs of the parts, with shared ids; a pair that is in two of them stays in the earlier part."""
     if filter_of(options) is not None or {"dislikes", "dislike_below"} & options.keys():
-        others = f"filters, {option('dislikes')} and {option('dislike_below')}"
-        raise ConfigError(f"protocol 'given' takes the parts as they are: leave out {others}")
+        raise ConfigError(f"protocol 'given' takes no filters, {option('dislikes')} or {option('dislike_below')}")
     reading, name, valid, test = reading_of(options), "given", options.get("valid"), options.get("test")
     share = valid if isinstance(valid, int | float) else None
     protocol = protocol_of("given", {**options, "valid": share, "test": None})
     assert isinstance(protocol, Given)
     if _is_name(source) and source in CATALOGUE and CATALOGUE[source].is_split:
-        _check_no_reading(source, reading)
-        if share is None or test is not None:
-            fix = f"Set {option('valid')} to a share, such as 0.05, and leave out {option('test')}"
+        if share is None or test is not None or reading != Reading():
+            fix = f"Set {option('valid')} to a share such as 0.05, and leave out {option('test')} and columns"
             raise ConfigError(f"{source} has its own training and test files. {fix}")
         name, (source, test), reading = source, fetch(source), CATALOGUE[source].variants[0][1]
         reading = reading.model_copy(update={"ordered": protocol.newest})
     if valid is None or test is None:
-        needed = f"{option('valid')}, a log or a share such as 0.05, and {option('test')}, a log"
-        raise ConfigError(f"protocol 'given' needs {needed}")
-    logs = {"train": source, "valid": valid, "test": test}
-    if share is not None:
-        del logs["valid"]
+        fix = f"{option('valid')}, a log or a share such as 0.05, and {option('test')}, a log"
+        raise ConfigError(f"protocol 'given' needs {fix}")
+    logs = {"train": source} | ({"valid": valid} if share is None else {}) | {"test": test}
     sources = {part: read_source(log, reading) for part, log in logs.items()}
     untimed = [part for part, (log, _) in sources.items() if log.timestamp is None]
     if protocol.newest and 0 < len(untimed) < len(sources):
@@ -363,12 +327,11 @@ def _union(logs: dict[str, Interactions], mixed_ids: bool) -> tuple[Interactions
     merged, pair = merge(list(logs.values()))
     first = np.unique(pair, return_index=True)[1]  # logs are in the order of the parts
     parts = np.repeat(np.array([PARTS[part] for part in logs], np.uint8), [len(log) for log in logs.values()])
-    times = {"timestamp": merged.timestamp, "last": merged.later}
-    names = ["count", *(name for name, column in times.items() if column is not None)]
-    kept: dict[str, Any] = {"last": None}
-    for name in names:
-        kept[name] = np.concatenate([getattr(log, name) for log in logs.values()])[first]
-    return replace(merged, **kept), parts[first]
+    columns: dict[str, Any] = {"count": merged.count, "timestamp": merged.timestamp, "last": merged.later}
+    for name, column in columns.items():
+        if column is not None:
+            columns[name] = np.concatenate([getattr(log, name) for log in logs.values()])[first]
+    return replace(merged, **columns), parts[first]
 
 
 def write_parts(data: Split, parts: Sequence[str], out: str | Path) -> int:

@@ -26,15 +26,11 @@ from concf.runtime.settings import Settings
 
 
 class Known(NamedTuple):
-    """What an update knows of its [n] pairs.
+    """What an update knows of its [n] pairs."""
 
-    parts: the part of each, `TRAIN` if it is new; fresh: whether it is new; learned: whether a model was fitted to it,
-    so that it never becomes a test pair
-    """
-
-    parts: Parts
-    fresh: NDArray[np.bool_]
-    learned: NDArray[np.bool_]
+    parts: Parts  # [n] the part of each, `TRAIN` if it is new
+    fresh: NDArray[np.bool_]  # [n] whether it is new
+    learned: NDArray[np.bool_]  # [n] whether a model was fitted to it, so that it never becomes a test pair
 
 
 class Protocol(Settings):
@@ -229,10 +225,8 @@ class TimeCut(_ByTime):
         elif valid_from is None:
             valid_from = test_from - ticks_in(str(valid), newest, option("valid", valid))
         if valid_from >= test_from:
-            raise DataError(
-                f"the validation part begins ({moment(valid_from)}) no earlier than the test part "
-                f"({moment(test_from)}): nothing lies between to validate on"
-            )
+            starts = f"the validation part begins {moment(valid_from)}, the test part {moment(test_from)}"
+            raise DataError(f"{starts}: nothing lies between to validate on")
         return valid_from, test_from
 
     def start(self, time: NDArray[Any], windows: int = 1) -> float:
@@ -248,12 +242,11 @@ class TimeCut(_ByTime):
 
     def _given(self, name: str, newest: float) -> float | None:
         """A given start of a part, in the unit of the log's newest time."""
-        given = getattr(self, name)
-        start = None if given is None else in_unit_of(newest, given, option(name, given))
-        if start is not None and start > newest:
-            raise DataError(
-                f"{option(name, given)}: nothing of the log is as new as that; its newest is of {moment(newest)}"
-            )
+        if (given := getattr(self, name)) is None:
+            return None
+        asked = option(name, given)
+        if (start := in_unit_of(newest, given, asked)) > newest:
+            raise DataError(f"{asked}: nothing of the log is as new as that; its newest is of {moment(newest)}")
         return start
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002

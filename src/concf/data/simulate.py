@@ -49,22 +49,18 @@ class Simulation(Settings):
         activity = rng.lognormal(0.0, self.activity_spread, self.users)
         once = np.arange(min(self.users, self.events))  # each user has at least one event if there are enough
         rest = rng.choice(self.users, self.events - len(once), p=activity / activity.sum())
-        user = np.sort(np.r_[once, rest])
-        mixtures = self._mixtures(rng).cumsum(axis=1)
-        owner = np.arange(self.items)
+        user, mixtures, owner = np.sort(np.r_[once, rest]), self._mixtures(rng).cumsum(axis=1), np.arange(self.items)
         if self.shared:
             owner, borders, weights = self._with_second_tastes(rng, borders, weights)
         slots = [self._items(rng, mixtures[user[k : k + BLOCK]], borders, weights) for k in range(0, len(user), BLOCK)]
-        names = rng.permutation(self.items)  # so that an id says nothing about taste or popularity
-        item = names[owner[np.concatenate(slots)]]
+        item = rng.permutation(self.items)[owner[np.concatenate(slots)]]  # an id says nothing about its item
         if self.fashion is None:
             time, order = np.sort(rng.integers(0, YEAR, self.events)), rng.permutation(self.events)
         else:
             around = rng.random(self.items)[item] + self.fashion * rng.standard_normal(len(item))
             within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is evenly filled
             time = np.minimum((within * YEAR).astype(np.int64), YEAR - 1)
-            order = np.argsort(time, kind="stable")
-            time = time[order]
+            time, order = np.sort(time), np.argsort(time, kind="stable")
         return pl.DataFrame({"user_id": user[order], "item_id": item[order], "timestamp": time + START})
 
     def _catalogue(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -134,8 +134,7 @@ class Split:
         None if the split is not by time.
         """
         log, protocol = self.interactions, self.recipe.protocol
-        newest = isinstance(protocol, Given) and protocol.newest
-        if log.timestamp is None or not (protocol.time_cut or newest):
+        if log.timestamp is None or not (protocol.time_cut or (isinstance(protocol, Given) and protocol.newest)):
             return None
         held_out, first = origin(self.parts) > max(PARTS[part] for part in parts), np.full(log.n_users, np.inf)
         np.minimum.at(first, log.user[held_out], log.timestamp[held_out])
@@ -247,13 +246,9 @@ class Split:
 
     def doubt(self, on: str = "valid") -> str | None:
         """A warning if only few users are evaluated, else None."""
-        few = len(self.users(on))
-        if few >= FEW_USERS:
-            return None
-        return (
-            f"only {few:,} of {self.interactions.n_users:,} users are {'validated' if on == 'valid' else 'tested'}: "
-            "metrics and choices are uncertain"
-        )
+        few, all_users = len(self.users(on)), self.interactions.n_users
+        how = f"users are {'validated' if on == 'valid' else 'tested'}: metrics and choices are uncertain"
+        return None if few >= FEW_USERS else f"only {few:,} of {all_users:,} {how}"
 
     def note_if_few(self, on: str = "valid") -> None:
         """Note once per split that only few users are evaluated."""
@@ -295,11 +290,9 @@ class Split:
                 "part": name, "pairs": int(own.sum()), "users": len(np.unique(log.user[own])),
                 "evaluated": int(evaluated.sum()), "evaluated_users": len(self.users(name)),
             } | {cause: int((own & ~evaluated & mask).sum()) for cause, mask in causes.items()}  # fmt: skip
-            if self.recipe.protocol.time_cut == "all" and own.any():
-                assert log.timestamp is not None
-                assert log.last is not None
-                since = float(log.timestamp[own].min())
-                seen = earlier & (log.last >= since) & (log.last < until)
+            if self.recipe.protocol.time_cut == "all" and log.timestamp is not None and own.any():
+                since, last = float(log.timestamp[own].min()), np.asarray(log.last)
+                seen = earlier & (last >= since) & (last < until)
                 row |= {"from": moment(since), "seen": int(seen.sum())}
                 until = since
             rows.append(row)
@@ -313,15 +306,9 @@ class Split:
 
     def summary(self) -> dict[str, Any]:
         """Contents of the manifest and of `concf prepare --json`."""
-        return {
-            "format": FORMAT,
-            "concf": VERSION,
-            **self.interactions.statistics(),
-            **self.counts(),
-            "split_hash": self.hash,
-            "recipe": self.recipe.model_dump(mode="json"),
-            "notes": list(self.notes),
-        }
+        counts = self.interactions.statistics() | self.counts()
+        how = {"split_hash": self.hash, "recipe": self.recipe.model_dump(mode="json"), "notes": list(self.notes)}
+        return {"format": FORMAT, "concf": VERSION, **counts, **how}
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the folder: `.npy` arrays and, last, the manifest. It appears complete or not at all."""
@@ -331,8 +318,8 @@ class Split:
         with new_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as fresh:
             data.user_ids.save(fresh, "user_ids")
             data.item_ids.save(fresh, "item_ids")
-            columns = {name: self.parts if name == "part" else getattr(data, name) for name in COLUMNS}
-            columns |= {"timestamp": data.timestamp, "last": data.later}
+            columns = {**vars(data), "part": self.parts, "last": data.later}
+            columns = {name: columns[name] for name in COLUMNS + TIMES}
             if data.dislikes is not None:
                 columns |= {f"{DISLIKED}{name}": column for name, column in data.dislikes._asdict().items()}
             for name, column in columns.items():
@@ -400,23 +387,20 @@ def _is_truncated(path: Path) -> bool:
 
 def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> list[str]:
     """Notes on pairs that are not evaluated, with an example each, and on filters that look at the test part."""
-    notes = []
-    before = origin(parts)
+    notes, before = [], origin(parts)
     trains = interactions.per_item(rows=before == TRAIN) > 0
     if not trains.all():
         example = interactions.item_ids.named(np.flatnonzero(~trains)[:1])[0]
         tested = len(np.unique(interactions.item[(parts == TEST) & ~trains[interactions.item]]))
-        notes.append(
-            f"{(~trains).sum()} items occur in no training pair (for example {example!r}); {tested} of them are tested"
-        )
+        items = f"{(~trains).sum()} items occur in no training pair (for example {example!r})"
+        notes.append(f"{items}; {tested} of them are tested")
     for row in Split(interactions, parts, recipe).held_out():
         causes = {"of new users": row["new_users"], "of new items": row["new_items"], "for other reasons": row["other"]}
         left = ", ".join(f"{count:,} {cause}" for cause, count in causes.items() if count)
         if left:
-            notes.append(
-                f"{row['part']}: {row['evaluated']:,} of {row['pairs']:,} pairs are evaluated, of "
-                f"{row['evaluated_users']:,} of {row['users']:,} users; left out: {left} (learned all the same)"
-            )
+            evaluated = f"{row['evaluated']:,} of {row['pairs']:,} pairs are evaluated"
+            users = f"of {row['evaluated_users']:,} of {row['users']:,} users"
+            notes.append(f"{row['part']}: {evaluated}, {users}; left out: {left} (learned all the same)")
     single = np.flatnonzero((interactions.per_user() == 1) & (interactions.per_user(rows=before == TRAIN) == 1))
     if len(single):
         example = interactions.user_ids.named(single[:1])[0]

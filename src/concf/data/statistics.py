@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.interactions import Interactions
-from concf.data.reading.files import files_of, scan_files
 from concf.data.reading.objects import scan_object
-from concf.data.reading.scan import Reading
+from concf.data.reading.scan import Reading, files_of, scan_files
 from concf.data.reading.times import moment, ticks_of
 
 WEEK = 7 * 86_400  # seconds
@@ -22,9 +21,8 @@ def columns_of(source: Any, reading: Reading | None = None) -> dict[str, Any]:
     """{"used": {role: column}, "ignored": [columns]} of a file, the first of many, or an object; {}: no columns."""
     files, reading = files_of(source), reading or Reading()
     table = scan_object(source, reading) if files is None else scan_files(files, reading)[0]
-    if table.others is None:
-        return {}
-    return {"used": table.columns, "ignored": table.others.collect_schema().names()}
+    others = table.others
+    return {} if others is None else {"used": table.columns, "ignored": others.collect_schema().names()}
 
 
 def describe(log: Interactions) -> dict[str, Any]:

@@ -34,9 +34,8 @@ def hit_pairs(lists: NDArray[np.int32], users: NDArray[np.int64], held_out: csr_
 def hits_of(evaluation: Evaluation, split: Split, n: int = 50) -> Pairs:
     """H_x of a model that was evaluated on the test part of the split, in lists of n items or more."""
     if evaluation.lists.shape[1] < n:
-        raise ConfigError(
-            f"hits among the first {n} items need longer lists than {evaluation.lists.shape[1]}; evaluate at {n}"
-        )
+        found = evaluation.lists.shape[1]
+        raise ConfigError(f"hits among the first {n} items need longer lists than {found}; evaluate at {n}")
     return hit_pairs(evaluation.lists, evaluation.users, split.test, n)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -67,16 +68,10 @@ class Evaluation:
 
 
 def evaluate(
-    model: Any,
-    split: Split,
-    *,
-    on: Part = "test",
-    at: Iterable[int] | int = (20, 50),
-    metrics: Iterable[str] = METRICS,
-    device: str | torch.device = "cpu",
-    memory: int | None = None,
+    model: Any, split: Split, *, on: Part = "test", at: Iterable[int] | int = (20, 50),
+    metrics: Iterable[str] = METRICS, device: str | torch.device = "cpu", memory: int | None = None,
     everyone: bool = False,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Rank the whole catalogue for every evaluated user and score the lists.
 
     For `test`, a user's training and validation items are left out of the lists; for `valid`, its training items
@@ -90,46 +85,32 @@ def evaluate(
     cuts, metrics = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if on not in ("valid", "test"):
         raise ConfigError(f"cannot evaluate on {on!r}; choose from valid, test")
-    users, candidates = split.users(on), split.candidates(on)
-    model = model if candidates is None else among(model, candidates)
+    users, held_out, protocol, log = split.users(on), split.part(on), split.recipe.protocol, split.interactions
+    candidates = split.candidates(on)
+    rankers = [(np.ones(len(users), bool), model if candidates is None else among(model, candidates))]
     if everyone:
-        return _of_everyone(model, split, on, cuts, metrics, device, memory)
-    lists = rank(model, users, cuts[-1], seen=split.seen(on), device=device, memory=memory)
-    scored = score_lists(lists, users, split.part(on), split.train, at=cuts, metrics=metrics)
+        if protocol.new_users or protocol.new_items:
+            raise ConfigError(f"everyone: protocol {protocol.name!r} tests new users or items alone. Leave it out")
+        held_out, earlier = log.matrix(origin(split.parts) == PARTS[on]), split.known_before(on)
+        users = np.flatnonzero(np.diff(held_out.indptr))
+        popularity = torch.from_numpy(log.per_item(rows=earlier).astype(np.float32))
+        popularity[popularity == 0] = -torch.inf
+        cold = log.per_user(rows=earlier)[users] == 0
+        fallback = Factors(torch.zeros(log.n_users, 1), torch.zeros(log.n_items, 1), popularity)
+        rankers = [(~cold, model), (cold, fallback)]
+    lists = np.empty((len(users), cuts[-1]), np.int32)
+    for rows, ranker in rankers:
+        lists[rows] = rank(ranker, users[rows], cuts[-1], seen=split.seen(on), device=device, memory=memory)
+    scored = score_lists(lists, users, held_out, split.train, at=cuts, metrics=metrics)
     if split.has_new_users:
         return replace(scored, activity=np.diff(split.history.indptr)[users].astype(np.float64))
     return scored
 
 
-def _of_everyone(
-    model: Any, split: Split, on: Part, cuts: list[int], metrics: list[str], device: str | torch.device,
-    memory: int | None,
-) -> Evaluation:  # fmt: skip
-    """Evaluate all users with held-out items; see `evaluate`."""
-    protocol, log = split.recipe.protocol, split.interactions
-    if protocol.new_users or protocol.new_items:
-        raise ConfigError(f"everyone: protocol {protocol.name!r} tests new users or items alone. Leave it out")
-    held_out, earlier = log.matrix(origin(split.parts) == PARTS[on]), split.known_before(on)
-    users = np.flatnonzero(np.diff(held_out.indptr))
-    cold = log.per_user(rows=earlier)[users] == 0
-    popularity = torch.from_numpy(log.per_item(rows=earlier).astype(np.float32))
-    popularity[popularity == 0] = -torch.inf
-    fallback = Factors(torch.zeros(log.n_users, 1), torch.zeros(log.n_items, 1), popularity)
-    lists = np.empty((len(users), cuts[-1]), np.int32)
-    for rows, ranker in ((~cold, model), (cold, fallback)):
-        lists[rows] = rank(ranker, users[rows], cuts[-1], seen=split.seen(on), device=device, memory=memory)
-    return score_lists(lists, users, held_out, split.train, at=cuts, metrics=metrics)
-
-
 def score_lists(
-    lists: NDArray[np.int32],
-    users: NDArray[np.int64],
-    held_out: csr_array,
-    train: csr_array,
-    *,
-    at: Iterable[int] | int = (20, 50),
-    metrics: Iterable[str] = METRICS,
-) -> Evaluation:
+    lists: NDArray[np.int32], users: NDArray[np.int64], held_out: csr_array, train: csr_array, *,
+    at: Iterable[int] | int = (20, 50), metrics: Iterable[str] = METRICS,
+) -> Evaluation:  # fmt: skip
     """Score ranked lists [e, N] of the given users [e]. held_out, train: [users, items]."""
     cuts, wanted = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if cuts[-1] > lists.shape[1]:
@@ -142,8 +123,7 @@ def score_lists(
     total = np.diff(relevant.indptr).astype(np.float64)
     popularity = np.bincount(train.indices, minlength=train.shape[1]).astype(np.float64)
     hit = hits(lists, relevant)
-    per_user: dict[str, NDArray[np.float64]] = {}
-    overall: dict[str, float] = {}
+    per_user, overall = dict[str, NDArray[np.float64]](), dict[str, float]()
     for n in cuts:
         cut = lists[:, :n]
         for name in wanted:
@@ -159,22 +139,14 @@ def score_lists(
 
 def at_lengths(metrics: Iterable[str]) -> list[str]:
     """Check the names of metrics with their lengths, such as recall@50."""
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
-    for name in names:
-        metric, _, n = name.partition("@")
-        if metric not in ALL_METRICS or not n.isdecimal() or not int(n):
-            raise ConfigError(f"unknown metric {name!r}; expected such as recall@50, of {', '.join(ALL_METRICS)}")
-    if not names:
-        raise ConfigError("no metric was named; expected such as recall@50")
-    return names
+    return known_metrics(metrics, ".*@0*[1-9][0-9]*", "with a length such as recall@50, ")
 
 
-def known_metrics(metrics: Iterable[str]) -> list[str]:
-    """Check the names of metrics, of which there must be at least one."""
+def known_metrics(metrics: Iterable[str], form: str = "[^@]*", wanted: str = "") -> list[str]:
+    """Check the names of metrics, of which there must be at least one. form: a regular expression of a name"""
     names = [metrics] if isinstance(metrics, str) else list(metrics)
-    if not names:
-        raise ConfigError(f"no metric was named; choose from {', '.join(ALL_METRICS)}")
-    for name in names:
-        if name not in ALL_METRICS:
-            raise ConfigError(f"unknown metric {name!r}; choose from {', '.join(ALL_METRICS)}")
+    for name in names or [""]:
+        if name.partition("@")[0] not in ALL_METRICS or not re.fullmatch(form, name):
+            problem = f"unknown metric {name!r}" if name else "no metric was named"
+            raise ConfigError(f"{problem}; choose {wanted}from {', '.join(ALL_METRICS)}")
     return names

@@ -28,8 +28,7 @@ def hits(lists: NDArray[np.int32], relevant: csr_array) -> Hits:
     known = flat_cells(relevant)
     keys = np.arange(len(lists))[:, None] * relevant.shape[1] + lists
     at = np.searchsorted(known, keys).clip(max=max(len(known) - 1, 0))
-    hits: Hits = (known[at] == keys) & (lists >= 0) if len(known) else np.zeros(lists.shape, bool)
-    return hits
+    return np.asarray((known[at] == keys) & (lists >= 0) if len(known) else np.zeros(lists.shape, bool))
 
 
 def recall(hit: Hits, total: Counts) -> PerUser:
@@ -66,13 +65,9 @@ def reciprocal_rank(hit: Hits, total: Counts) -> PerUser:  # noqa: ARG001
 
 
 ACCURACY: dict[str, Callable[[Hits, Counts], PerUser]] = {
-    "recall": recall,
-    "ndcg": ndcg,
-    "precision": precision,
-    "map": average_precision,
-    "mrr": reciprocal_rank,
+    "recall": recall, "ndcg": ndcg, "precision": precision, "map": average_precision, "mrr": reciprocal_rank,
     "hit": hit_rate,
-}
+}  # fmt: skip
 
 
 def coverage(lists: NDArray[np.int32], popularity: Counts) -> float:
@@ -84,9 +79,7 @@ def gini(lists: NDArray[np.int32], popularity: Counts) -> float:
     """Gini@N of how often each item of the catalogue is recommended: 0 all alike, towards 1 a few take all."""
     exposure = np.sort(np.bincount(lists[lists >= 0], minlength=len(popularity)))
     n, total = len(exposure), exposure.sum()
-    if total == 0:
-        return 0.0
-    return float((2 * np.arange(1, n + 1) - n - 1) @ exposure / (n * total))
+    return float((2 * np.arange(1, n + 1) - n - 1) @ exposure / (n * total)) if total else 0.0
 
 
 CATALOGUE_WIDE: dict[str, Callable[[NDArray[np.int32], Counts], float]] = {"coverage": coverage, "gini": gini}
@@ -94,8 +87,7 @@ CATALOGUE_WIDE: dict[str, Callable[[NDArray[np.int32], Counts], float]] = {"cove
 
 def novelty(lists: NDArray[np.int32], popularity: Counts, n_users: int) -> PerUser:
     """Novelty@N: the mean of -log2(p_i / n_users) over the list; p_i training users of item i, at least 1."""
-    information = -np.log2(np.maximum(popularity, 1) / n_users)
-    return _mean_over_list(information, lists)
+    return _mean_over_list(-np.log2(np.maximum(popularity, 1) / n_users), lists)
 
 
 def average_popularity(lists: NDArray[np.int32], popularity: Counts, n_users: int) -> PerUser:  # noqa: ARG001
@@ -103,10 +95,8 @@ def average_popularity(lists: NDArray[np.int32], popularity: Counts, n_users: in
     return _mean_over_list(popularity, lists)
 
 
-BEYOND: dict[str, Callable[[NDArray[np.int32], Counts, int], PerUser]] = {
-    "novelty": novelty,
-    "popularity": average_popularity,
-}
+Beyond = Callable[[NDArray[np.int32], Counts, int], PerUser]
+BEYOND: dict[str, Beyond] = {"novelty": novelty, "popularity": average_popularity}
 
 
 def _mean_over_list(values: Counts, lists: NDArray[np.int32]) -> PerUser:

@@ -33,11 +33,9 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     scores: [b, n], k <= n. NaN counts as the highest score; columns of -inf are in no order.
     """
     n = scores.shape[1]
-    wanted = min(k + 1, n)  # one more shows whether a tie crosses the end of the list
-    values, columns = _highest(scores, wanted)
-    if wanted > k:
-        crossing = values[:, k - 1] == values[:, k]
-        crossing &= values[:, k] > -torch.inf
+    values, columns = _highest(scores, min(k + 1, n))  # one more shows whether a tie crosses the end of the list
+    if n > k:
+        crossing = (values[:, k - 1] == values[:, k]) & (values[:, k] > -torch.inf)
         if crossing.any():
             rows = crossing.nonzero().squeeze(1)
             some, border = scores[rows], values[rows, k, None]
@@ -58,8 +56,7 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     The columns are dealt into groups; the k highest lie in the k groups with the highest maxima, so only those
     are searched. With groups of sqrt(n / k) columns both stages are equally small.
     """
-    n = scores.shape[1]
-    size = isqrt(n // k)
+    n, size = scores.shape[1], isqrt(scores.shape[1] // k)
     if size < 2:
         return scores.topk(k)
     groups = n // size
@@ -73,14 +70,9 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def rank(
-    model: Any,
-    users: NDArray[np.int64],
-    k: int,
-    *,
-    seen: csr_array | None = None,
-    device: str | torch.device = "cpu",
-    memory: int | None = None,
-) -> NDArray[np.int32]:
+    model: Any, users: NDArray[np.int64], k: int, *, seen: csr_array | None = None,
+    device: str | torch.device = "cpu", memory: int | None = None,
+) -> NDArray[np.int32]:  # fmt: skip
     """[len(users), k] the best items of each user, best first; -1 where fewer than k can be recommended.
 
     model:  anything `as_scorer` takes
@@ -88,8 +80,7 @@ def rank(
     memory: bytes of scores held at a time; it sets the number of users in a block
     Ties go to the lower item position. An item scored -inf is not recommended.
     """
-    k = check_count("k", k)
-    scorer = as_scorer(model)
+    k, scorer = check_count("k", k), as_scorer(model)
     if isinstance(scorer, BlockScorer):
         scorer = scorer.to(device)
     lists = np.full((len(users), k), NOTHING, np.int32)
@@ -123,10 +114,17 @@ def rank(
                     scores = scorer.scores(torch.as_tensor(block), out=buffer[: len(block)])
                 else:
                     scores = floats(scorer.scores(torch.as_tensor(block))).contiguous()
-                items = _rank_block(scores, block, min(k, n_items), seen)
+                if seen is not None:
+                    cells = torch.as_tensor(flat_cells(seen[block]), device=scores.device)
+                    scores.view(-1).index_fill_(0, cells, -torch.inf)
+                values, items = top_k(scores, min(k, n_items))
         finally:
             buffers.put(buffer)  # also after an error, or the next block would wait for it for ever
-        lists[begin : begin + len(block), : items.shape[1]] = items
+        bad = values.isnan().any(1)
+        if bad.any():
+            raise DataError(f"the model scores an item NaN for user position {block[int(bad.nonzero()[0])]}")
+        listed = items.masked_fill(values == -torch.inf, NOTHING).to(torch.int32).cpu().numpy()
+        lists[begin : begin + len(block), : listed.shape[1]] = listed
         return len(block)
 
     with working("ranking", len(users)) as advance:
@@ -160,30 +158,14 @@ class Seen:
         self.matrix, self.device = matrix, torch.device(device)
 
     @cached_property
-    def ends(self) -> list[int]:
-        """[users + 1] offsets of the users' cells."""
-        return list(self.matrix.indptr.tolist())
-
-    @cached_property
     def cells(self) -> Tensor:
         """[n] positions of the cells in the flattened matrix."""
         return torch.from_numpy(flat_cells(self.matrix)).to(self.device)
 
     def flat(self, begin: int, end: int) -> Tensor:
         """The cells of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
-        n_items: int = self.matrix.shape[1]
-        return self.cells[self.ends[begin] : self.ends[end]] - begin * n_items
-
-
-def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_array | None) -> NDArray[np.int32]:
-    if seen is not None:
-        scores.view(-1).index_fill_(0, torch.as_tensor(flat_cells(seen[users]), device=scores.device), -torch.inf)
-    values, items = top_k(scores, k)
-    bad = values.isnan().any(1)
-    if bad.any():
-        raise DataError(f"the model scores an item NaN for user position {users[int(bad.nonzero()[0])]}")
-    listed: NDArray[np.int32] = items.masked_fill(values == -torch.inf, NOTHING).to(torch.int32).cpu().numpy()
-    return listed
+        cells = self.cells[int(self.matrix.indptr[begin]) : int(self.matrix.indptr[end])]
+        return cells - begin * int(self.matrix.shape[1])
 
 
 def _rank_lists(

@@ -49,15 +49,14 @@ class Factors(BlockScorer):
     @classmethod
     def of(cls, user: Any, item: Any, bias: Any = None) -> Factors:
         """From arrays or tensors."""
-        vectors, item_vectors = floats(user), floats(item)
-        kind = torch.promote_types(vectors.dtype, item_vectors.dtype)
-        biases = None if bias is None else floats(bias).to(kind)
-        if vectors.ndim != 2 or item_vectors.ndim != 2 or vectors.shape[1] != item_vectors.shape[1]:
-            shapes = f"{list(vectors.shape)} and {list(item_vectors.shape)}"
+        users, items, biases = floats(user), floats(item), None if bias is None else floats(bias)
+        if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
+            shapes = f"{list(users.shape)} and {list(items.shape)}"
             raise ConfigError(f"expected user vectors [users, d] and item vectors [items, d], found {shapes}")
-        if biases is not None and biases.shape != item_vectors.shape[:1]:
-            raise ConfigError(f"expected an item bias [{len(item_vectors)}], found {list(biases.shape)}")
-        return cls(vectors.to(kind), item_vectors.to(kind), biases)
+        if biases is not None and biases.shape != items.shape[:1]:
+            raise ConfigError(f"expected an item bias [{len(items)}], found {list(biases.shape)}")
+        kind = torch.promote_types(users.dtype, items.dtype)
+        return cls(users.to(kind), items.to(kind), None if biases is None else biases.to(kind))
 
     def to(self, device: str | torch.device) -> Factors:
         """The same vectors on another device."""
@@ -150,10 +149,8 @@ def as_scorer(model: Any) -> Scorer | ListFunction:
         return Factors.of(*model)
     if callable(model):
         return ScoreFunction(model)
-    raise ConfigError(
-        f"{type(model).__name__} cannot be ranked; expected (user vectors, item vectors[, item bias]), a model with "
-        "factors() or scores(users), or a function from users to scores (for ranked lists: ListFunction)"
-    )
+    expected = "(user vectors, item vectors[, item bias]), a model with factors() or scores(users), or a function"
+    raise ConfigError(f"{type(model).__name__} cannot be ranked; expected {expected} of users (or ListFunction)")
 
 
 def among(model: Any, candidates: NDArray[np.bool_]) -> Scorer | ListFunction:

@@ -31,19 +31,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     p = np.asarray(p_values, np.float64)
     order = np.argsort(p, kind="stable")
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1.0)
-    corrected = np.empty_like(p)
-    corrected[order] = stepped
-    return list(corrected.tolist())
+    return list(stepped[np.argsort(order)].tolist())
 
 
 def bootstrap_interval(
     values: NDArray[np.float64], *, level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of values [n]."""
-    rng = np.random.default_rng(check_seed(seed))
-    values = np.asarray(values, np.float64)
+    rng, values = np.random.default_rng(check_seed(seed)), np.asarray(values, np.float64)
     n, step = len(values), max(1, BLOCK // len(values))
     blocks = [values[rng.integers(0, n, (min(step, draws - done), n))].mean(1) for done in range(0, draws, step)]
-    means = np.concatenate(blocks)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(np.concatenate(blocks), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -7,13 +7,13 @@ with such a value fails a check.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
 from concf.data.ids import MAX_ID_BYTES
 from concf.data.reading.scan import ID_ROLES, Table
-from concf.data.reading.sniff import SAMPLE_LINES
+from concf.data.reading.sniff import SAMPLE_LINES, first_line
 from concf.data.reading.times import ticks_of
 from concf.errors import ConfigError, DataError, option
 
@@ -40,23 +40,26 @@ def cast(tables: list[Table], time_format: str | None = None) -> tuple[list[pl.L
     for role in {"rating", "count"} & set(schemas[0]):
         columns[role] = [pl.col(role).cast(pl.Float64, strict=False)] * len(tables)
     if "timestamp" in schemas[0]:
-        columns["timestamp"] = _times(tables, [schema["timestamp"] for schema in schemas], time_format)
-    frames = [
-        table.frame.select("row", **{role: column[k] for role, column in columns.items()})
-        for k, table in enumerate(tables)
-    ]
-    if "count" in columns:
-        frames = [frame.filter(pl.col("count").ne_missing(0.0)) for frame in frames]
+        times = [_time(table, schema["timestamp"], time_format) for table, schema in zip(tables, schemas, strict=True)]
+        for table, (_, unit) in zip(tables, times, strict=True):
+            if (unit == "date") != (times[0][1] == "date"):
+                fix = f"Use one kind in all files, or {option('timestamp', 'none')}"
+                here = f"times are dates here and numbers in {tables[0].name}, or vice versa"
+                raise DataError(f"{table.name}: {here}. {fix}")
+        floats = any(unit == "float" for _, unit in times)
+        columns["timestamp"] = [column.cast(pl.Float64) if floats else column for column, _ in times]
+    frames = []
+    for k, table in enumerate(tables):
+        frame = table.frame.select("row", **{role: column[k] for role, column in columns.items()})
+        frames.append(frame.filter(pl.col("count").ne_missing(0.0)) if "count" in columns else frame)
     return frames, text_integers
 
 
 def plain_ids(name: str, dtype: pl.DataType) -> pl.Expr:
     """Column of ids; 16 bytes are a UUID and become its text, other bytes become null."""
     column = pl.col(name)
-    if dtype != pl.Binary:
-        return column
     text = column.bin.encode("hex").str.replace(*UUID_TEXT)
-    return pl.when(column.bin.size() == 16).then(text)
+    return pl.when(column.bin.size() == 16).then(text) if dtype == pl.Binary else column
 
 
 def _is_integer(table: Table, role: str, dtype: pl.DataType) -> bool:
@@ -68,21 +71,8 @@ def _is_integer(table: Table, role: str, dtype: pl.DataType) -> bool:
     raise DataError(f"{table.name}: the {role} ids are {dtype}. Cast the column to strings or 64-bit integers")
 
 
-def _times(tables: list[Table], dtypes: list[pl.DataType], time_format: str | None) -> list[pl.Expr]:
-    """Cast times to numbers: integers and floats as they are, dates and text in microseconds since 1970."""
-    times = [_time(table, dtype, time_format) for table, dtype in zip(tables, dtypes, strict=True)]
-    for table, (_, kind) in zip(tables, times, strict=True):
-        if (kind == "date") != (times[0][1] == "date"):
-            raise DataError(
-                f"{table.name}: times are dates here and numbers in {tables[0].name}, or the other way round. Use one "
-                f"kind in all files, or leave the column out with {option('timestamp', 'none')}"
-            )
-    floats = any(kind == "float" for _, kind in times)
-    return [column.cast(pl.Float64) if floats else column for column, _ in times]
-
-
 def _time(table: Table, dtype: pl.DataType, time_format: str | None) -> tuple[pl.Expr, str]:
-    """Cast the times of a table to numbers; also return their kind: integer, float or date."""
+    """Cast the times of a table to numbers, dates and text to microseconds since 1970; also return their kind."""
     column = pl.col("timestamp")
     if time_format is not None:
         if dtype != pl.String:
@@ -95,14 +85,13 @@ def _time(table: Table, dtype: pl.DataType, time_format: str | None) -> tuple[pl
     if dtype.is_temporal():
         return column.cast(pl.Datetime("us")).cast(pl.Int64), "date"
     casts = {"integer": column.cast(pl.Int64, strict=False), "float": column.cast(pl.Float64, strict=False)}
-    if dtype.is_numeric():
-        kind = "integer" if dtype.is_integer() else "float"
-        return casts[kind], kind
-    if dtype != pl.String:
+    kind = "integer" if dtype.is_integer() else "float"
+    if dtype == pl.String:
+        casts["date"] = _dates(pl.when(~column.str.contains(AMBIGUOUS_DATE)).then(column))
+        sample = table.frame.select("timestamp").head(1000).collect()
+        kind = max(casts, key=lambda name: _n_readable(sample, casts[name]))
+    elif not dtype.is_numeric():
         raise DataError(f"{table.name}: the timestamps are {dtype}; expected numbers, dates or ISO 8601 text")
-    casts["date"] = _dates(pl.when(~column.str.contains(AMBIGUOUS_DATE)).then(column))
-    sample = table.frame.select("timestamp").head(1000).collect()
-    kind = max(casts, key=lambda name: _n_readable(sample, casts[name]))
     return casts[kind], kind
 
 
@@ -127,14 +116,8 @@ def _is_like_times(values: pl.Series) -> bool:
     if not numbers.has_nulls():
         oldest, newest = (ticks_of(float(each)) for each in (numbers.min(), numbers.max()))  # type: ignore[arg-type]
         return oldest is not None and oldest == newest
-    if _n_readable(values.to_frame(), _dates(pl.col(values.name))) == len(values):
-        return True
-    return TIME_NAME.search(values.name) is not None and bool(values.str.contains("[0-9]").all())
-
-
-def first_line(error: BaseException) -> str:
-    """First line of an error's message, or its type."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    named = TIME_NAME.search(values.name) is not None and bool(values.str.contains("[0-9]").all())
+    return named or _n_readable(values.to_frame(), _dates(pl.col(values.name))) == len(values)
 
 
 def _n_readable(sample: pl.DataFrame, cast: pl.Expr) -> int:
@@ -145,8 +128,7 @@ def _n_readable(sample: pl.DataFrame, cast: pl.Expr) -> int:
         return 0
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """Condition that no row may meet: its column, when a row is bad, what is wrong and what to do."""
 
     column: str
@@ -171,9 +153,8 @@ def row_checks(schema: pl.Schema, time_format: str | None) -> list[Check]:
         fix = f"Counts and weights are finite numbers, 0 or more; {drop.format(option('count', 'none'))}"
         checks.append(Check("count", count.is_null() | ~count.is_finite() | (count < 0), "not a count", fix))
     if "rating" in schema:
-        checks.append(
-            Check("rating", rating.is_null() | rating.is_nan(), "not a rating", "Ratings are numbers; drop the row")
-        )
+        bad = rating.is_null() | rating.is_nan()
+        checks.append(Check("rating", bad, "not a rating", "Ratings are numbers; drop the row"))
     if "timestamp" in schema:
         bad = time.is_null() | ~time.is_finite() if schema["timestamp"].is_float() else time.is_null()
         form = f"of the form {time_format!r}" if time_format else "numbers or ISO 8601, all with a zone or all without"

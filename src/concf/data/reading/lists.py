@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from concf.data.interactions import SIDES, Interactions
-from concf.data.reading.cast import first_line, plain_ids
-from concf.data.reading.files import UNREADABLE
+from concf.data.reading.cast import plain_ids
 from concf.data.reading.objects import scan_object
-from concf.data.reading.scan import Reading, Table, scan_file
-from concf.data.reading.sniff import ROLES
+from concf.data.reading.scan import UNREADABLE, Reading, Table, scan_file
+from concf.data.reading.sniff import ROLES, first_line
 from concf.errors import DataError, note
 
 SCORES = ("score", "prediction", "relevance", "predicted_score", "rating")
@@ -67,10 +66,8 @@ def read_lists(source: Any, name: str, log: Interactions, seen: csr_array, k: in
         rows = _with_positions(table.frame, log, kind)
         rows.sink_batches(best.add, chunk_size=BATCH_ROWS, maintain_order=False, engine="streaming")
     except UNREADABLE as error:
-        what = source if is_file else f"the {type(source).__name__}"
-        raise DataError(
-            f"voter {name!r}: {what}: cannot be read ({first_line(error)}). Expected CSV, Parquet or JSON lines"
-        ) from None
+        problem = f"{source if is_file else f'the {type(source).__name__}'}: cannot be read ({first_line(error)})"
+        raise DataError(f"voter {name!r}: {problem}. Expected CSV, Parquet or JSON lines") from None
     _check(best, table, where, kind)
     lists = best.lists()
     _note_losses(best, lists, where)
@@ -133,9 +130,8 @@ class _Best:
         self.lowest = min(self.lowest, finite["value"].to_numpy().min(initial=np.inf))
         self.highest = max(self.highest, finite["value"].to_numpy().max(initial=-np.inf))
         cell = pl.col("at_user").cast(pl.Int64) * self.n_items + pl.col("at_item")
-        fresh = finite.select(cell=cell, value=value if self.ascending else -value).join(
-            self.seen, on="cell", how="anti"
-        )
+        ranked = finite.select(cell=cell, value=value if self.ascending else -value)
+        fresh = ranked.join(self.seen, on="cell", how="anti")
         self.n_seen += len(finite) - len(fresh)
         self.n_held += len(fresh)
         self.held.append(fresh)
@@ -164,31 +160,28 @@ class _Best:
 
 
 def _first_row(before: int | None, rows: pl.DataFrame) -> int | None:
-    numbers = rows["row"].to_list() + ([] if before is None else [before])
-    return min(numbers, default=None)
+    return min([*rows["row"], *([] if before is None else [before])], default=None)
 
 
 def _check(best: _Best, table: Table, where: str, kind: str) -> None:
     """Refuse lists that cannot vote."""
-    column, bad_rank = table.columns[kind], best.no_rank if kind == "rank" else None
+    column, row = table.columns[kind], None
     if not best.n_rows:
         problem = f"has no rows. Expected a user, an item and a {kind} in each"
     elif best.no_number is not None:
-        where = where.replace(table.name, table.where(best.no_number))
-        problem = f"its {kind} (column {column!r}) is missing or no number"
+        problem, row = f"its {kind} (column {column!r}) is missing or no number", best.no_number
     elif not best.n_known:
         users, items = map(len, best.unknown.values())
         problem = f"nothing in common with the log: {users:,} users and {items:,} items are not in it. Are ids alike?"
-    elif bad_rank is not None:
-        where = where.replace(table.name, table.where(bad_rank))
-        problem = f"a rank is 0, 1, 2 ... Is {column!r} a score? Name it score"
+    elif kind == "rank" and best.no_rank is not None:
+        problem, row = f"a rank is 0, 1, 2 ... Is {column!r} a score? Name it score", best.no_rank
     elif not best.n_finite:
         problem = f"every {kind} is infinite or not a number (NaN), so that it ranks nothing"
     elif kind == "score" and best.lowest == best.highest and best.n_finite > 1:
         problem = f"every score is {best.lowest:g}, so that it ranks nothing. Give scores that differ, or ranks"
     else:
         return
-    raise DataError(f"{where}: {problem}")
+    raise DataError(f"{where if row is None else where.replace(table.name, table.where(row))}: {problem}")
 
 
 def _note_losses(best: _Best, lists: Lists, where: str) -> None:

@@ -20,9 +20,8 @@ FEW_COLUMNS = 3  # an array with so few is more likely rows of a log than a matr
 LIKE_A_TIME = 1e8  # seconds since 1970 are larger since 1973; no weight is
 TUPLE = "(user, item[, count][, time])"
 EXPECTED = (
-    "expected a file, a catalogue name, a frame of polars, pandas or any library with the Arrow PyCapsule interface, a "
-    "scipy sparse matrix or a dense array [users, items], a pair of arrays (users, items), a list of tuples "
-    "(user, item[, count][, time]) or a dictionary {user: [items]}"
+    "expected a file, a catalogue name, a frame (polars, pandas, Arrow PyCapsule), a scipy sparse matrix or an array "
+    f"[users, items], a pair of arrays (users, items), a list of tuples {TUPLE} or a dictionary {{user: [items]}}"
 )
 
 
@@ -38,16 +37,13 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
         if log.ndim != 2 or log.dtype.kind not in "biuf":
             raise DataError(f"an array of type {log.dtype} and shape {log.shape}; expected counts [users, items]")
         if log.shape[1] <= FEW_COLUMNS:
-            raise DataError(
-                f"an array of shape {log.shape} may be the rows of a log, or a matrix of {log.shape[1]} items. Give "
-                "rows as (array[:, 0], array[:, 1]), and a matrix as scipy.sparse.csr_array(array)"
-            )
+            fix = "Give rows as (array[:, 0], array[:, 1]), a matrix as scipy.sparse.csr_array(array)"
+            raise DataError(f"an array of shape {log.shape} may be the rows of a log or a matrix. {fix}")
         log = sparse.coo_array(log)
     if sparse.issparse(log):
         cells = log.tocoo()
-        users, items = cells.coords
-        counts = np.asarray(cells.data, np.float64)
-        return pl.DataFrame({"user_id": users, "item_id": items, "count": counts}).filter(pl.col("count") != 0)
+        columns = (*cells.coords, np.asarray(cells.data, np.float64))
+        return pl.DataFrame(dict(zip(ROW_COLUMNS, columns, strict=False))).filter(pl.col("count") != 0)
     if isinstance(log, tuple):
         if len(log) != 2 or len(log[0]) != len(log[1]):
             raise DataError("expected a pair of arrays of equal length, (users, items)")
@@ -62,19 +58,14 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
         return log
     if not hasattr(log, "__arrow_c_stream__"):
         raise DataError(f"cannot read interactions from {type(log).__name__}; {EXPECTED}")
-    return _with_text_uuids(log)
-
-
-def _with_text_uuids(frame: Any) -> pl.DataFrame:
-    """Convert a frame of any library; UUID objects, which not every version of Arrow knows, become text."""
-    searched = type(frame).__module__.partition(".")[0] in ("polars", "pandas")
-    columns = getattr(frame, "columns", ()) if searched else ()
-    uuids = [name for name in columns if isinstance(next(iter(frame[name]), None), UUID)]
+    searched = type(log).__module__.partition(".")[0] in ("polars", "pandas")
+    columns = getattr(log, "columns", ()) if searched else ()
+    uuids = [name for name in columns if isinstance(next(iter(log[name]), None), UUID)]
     if not uuids:
-        return pl.DataFrame(frame)
-    text = {str(name): pl.Series(_checked_ids(frame[name].to_list()), dtype=pl.String) for name in uuids}
-    others = frame.drop(uuids) if isinstance(frame, pl.DataFrame) else frame.drop(columns=uuids)
-    return pl.DataFrame(others).with_columns(**text)
+        return pl.DataFrame(log)
+    text = {str(name): pl.Series(_checked_ids(log[name].to_list()), dtype=pl.String) for name in uuids}
+    others = log.drop(uuids) if isinstance(log, pl.DataFrame) else log.drop(columns=uuids)
+    return pl.DataFrame(others).with_columns(**text)  # not every version of Arrow knows UUIDs
 
 
 def _of_rows(rows: list[Any]) -> pl.DataFrame:
@@ -102,8 +93,7 @@ def _of_histories(histories: Mapping[Any, Any]) -> pl.DataFrame:
     lowered = {str(name).lower() for name in histories}
     if histories and (lowered <= KNOWN_NAMES or all(lowered & set(ROLES[role]) for role in ID_ROLES)):
         raise DataError(f"expected {{user: [items]}}; {list(histories)[:4]} look like columns. Make it a frame")
-    users: list[Any] = []
-    items: list[Any] = []
+    users, items = list[Any](), list[Any]()
     for user, history in histories.items():
         if isinstance(history, str | bytes | Mapping) or not hasattr(history, "__iter__"):
             raise DataError(f"the history of {user!r} is {str(history)[:60]!r}; expected a list of items")

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
-from concf.data.reading.cast import bad_row, cast, first_line, like_times, row_checks
-from concf.data.reading.files import UNREADABLE, files_of, scan_files, unreadable
+from concf.data.reading.cast import bad_row, cast, like_times, row_checks
 from concf.data.reading.objects import scan_object
-from concf.data.reading.scan import ID_ROLES, Reading, Table
-from concf.data.reading.sniff import ROLES
+from concf.data.reading.scan import ID_ROLES, UNREADABLE, Reading, Table, files_of, scan_files, unreadable
+from concf.data.reading.sniff import ROLES, first_line
 from concf.data.reading.times import EARLIEST, LATEST, TICKS
 from concf.errors import DataError, note, option
 from concf.runtime.progress import working
@@ -46,9 +45,8 @@ def read(log: Any, reading: Reading | None = None) -> Interactions:
         try:
             return _interactions([scan_object(log, reading)], reading)
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-            raise DataError(
-                f"the {type(log).__name__} cannot be read ({first_line(error)}). Expected a user and an item per row"
-            ) from error
+            problem = f"the {type(log).__name__} cannot be read ({first_line(error)})"
+            raise DataError(f"{problem}. Expected a user and an item per row") from error
     with working(f"reading {paths[0].name if len(paths) == 1 else f'{len(paths)} files'}"):
         try:
             return _interactions(scan_files(paths, reading), reading)
@@ -68,21 +66,17 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
         rated = f" rated {reading.likes_from:g} or more" if counts.n_rows and reading.likes_from else ""
         raise DataError(f"{_name(tables)}: contains no interactions{rated}. Expected a user and an item per row")
     totals = {role: counts.total(role) for role in ID_ROLES}
-    _note_doubts(tables, totals)
-    if reading.timestamp is None:
-        _note_times(tables)
+    _note_doubts(tables, totals, reading.timestamp is not None)
     (user_ids, users), (item_ids, items) = (_numbered(totals[role], role in text_integers) for role in ID_ROLES)
     pairs = _pairs([frame.filter(positive) for frame in frames], users, items)
-    interactions = Interactions(user_ids, item_ids, **pairs, dislikes=None)
-    if reading.dislike_below is None:
-        return interactions
-    disliked = [frame.filter(pl.col("rating") < reading.dislike_below) for frame in frames]
-    for ids, role in ((users, "user"), (items, "item")):  # other users and items are unknown
-        disliked = [frame.join(ids.lazy(), on=role, how="semi") for frame in disliked]
-    pairs = _pairs(disliked, users, items)
-    if not pairs:
-        return interactions
-    return interactions.disliking(Dislikes(pairs["user"], pairs["item"], pairs.get("timestamp")))
+    interactions, pairs = Interactions(user_ids, item_ids, **pairs, dislikes=None), {}
+    if reading.dislike_below is not None:
+        disliked = [frame.filter(pl.col("rating") < reading.dislike_below) for frame in frames]
+        for ids, role in ((users, "user"), (items, "item")):  # other users and items are unknown
+            disliked = [frame.join(ids.lazy(), on=role, how="semi") for frame in disliked]
+        pairs = _pairs(disliked, users, items)
+    dislikes = pairs and Dislikes(pairs["user"], pairs["item"], pairs.get("timestamp"))
+    return interactions.disliking(dislikes) if dislikes else interactions
 
 
 def _first_pass(frames: list[pl.LazyFrame], tables: list[Table], positive: pl.Expr, reading: Reading) -> IdCounts:
@@ -174,27 +168,23 @@ def _name(tables: Sequence[Table]) -> str:
     return tables[0].name if len(tables) == 1 else f"{tables[0].name} and {len(tables) - 1} more"
 
 
-def _note_doubts(tables: list[Table], totals: dict[str, pl.DataFrame]) -> None:
-    """Note an ignored rating, and ids that may be missing values. totals: role -> (id, rows)"""
+def _note_doubts(tables: list[Table], totals: dict[str, pl.DataFrame], times_are_named: bool) -> None:
+    """Note an ignored rating, ids that may be missing values, and columns that may be times and are not used.
+
+    totals: role -> (id, rows); times_are_named: whether the user named the column of times, or none
+    """
     ignored = [table.ignored_rating for table in tables if table.ignored_rating is not None]
     if ignored:
-        note(
-            f"{_name(tables)}: column {ignored[0]!r} is ignored: every row counts as positive. Set "
-            f"{option('min_rating', 4)} to keep rows rated 4 or more, or {option('rating', 'none')} to keep all"
-        )
+        fix = f"{option('min_rating', 4)} keeps rows rated 4 or more, {option('rating', 'none')} keeps all"
+        note(f"{_name(tables)}: column {ignored[0]!r} is ignored: every row counts as positive. {fix}")
     for role, ids in totals.items():
-        if ids.schema[role] != pl.String:
-            continue
-        doubtful = ids.filter(pl.col(role).str.to_lowercase().is_in(NO_ID)).sort(role).rows()
+        names = pl.col(role).cast(pl.String).str.to_lowercase()
+        doubtful = ids.filter(names.is_in(NO_ID)).sort(role).rows()
         if doubtful:
             shown = ", ".join(f"{name!r} in {rows:,} row{'s' * (rows != 1)}" for name, rows in doubtful)
             note(f"{_name(tables)}: the {role} id is {shown}. It is read as an id; if it means no id, drop the rows")
-
-
-def _note_times(tables: list[Table]) -> None:
-    """Note columns that may be times and are not used: of several known names, or like times where none is known."""
     used, others = tables[0].columns.get("timestamp"), tables[0].others
-    if others is None:
+    if others is None or times_are_named:
         return
     if used is None:
         unused = like_times(others)
@@ -221,15 +211,16 @@ def check_times(
     if newest < EARLIEST or any(EARLIEST * ticks <= oldest <= newest <= latest * ticks for ticks in TICKS):
         return frames
     when = pl.col("timestamp")
-    counts = [(when > 0).sum(), *(_in_unit(ticks).sum() for ticks in TICKS)]
-    n_positive, *per_unit = _sums(frames, counts)
+    times = pl.concat([frame.select("timestamp") for frame in frames])
+    counts = {"rows": pl.len(), "positive": (when > 0).sum()} | {str(ticks): _in_unit(ticks).sum() for ticks in TICKS}
+    n_rows, n_positive, *per_unit = times.select(**counts).collect(engine="streaming").row(0)
     if 2 * sum(per_unit) < n_positive:
         return frames
     ticks = TICKS[per_unit.index(max(per_unit))]
     early = (when.abs() > NEAR_1970 * ticks) & (when < EARLIEST * ticks) & ~pl.any_horizontal(map(_in_unit, TICKS))
-    n_rows, n_early = _sums(frames, [pl.len(), early.sum()])
     bad = (when <= 0) | ~_in_unit(ticks) | (when > latest * ticks)
-    bad = bad & ~early if 10 * n_early >= n_rows else bad
+    if 10 * times.select(early.sum()).collect(engine="streaming").item() >= n_rows:
+        bad &= ~early
     n_bad, example = 0, ""
     for frame, table in zip(frames, tables, strict=True):
         n_rows, row = frame.filter(bad).select(pl.len(), pl.min("row")).collect(engine="streaming").row(0)
@@ -242,19 +233,10 @@ def check_times(
     causes = "0, negative, in the future, or far from most others: in another unit, before 1979"
     found = f"{_name(tables)}: column {tables[0].columns['timestamp']!r}: {n_bad:,} bad times"
     if not drop:
-        raise DataError(
-            f"{found} ({causes}), the first {example}. Correct them, drop the rows with {option('bad_times', 'drop')}, "
-            f"or leave the column out with {option('timestamp', 'none')}"
-        )
+        fix = f"Correct them, drop the rows: {option('bad_times', 'drop')}, or all times: {option('timestamp', 'none')}"
+        raise DataError(f"{found} ({causes}), the first {example}. {fix}")
     note(f"{found}: these rows are dropped ({causes}), the first {example}")
     return [frame.filter(~bad) for frame in frames]
-
-
-def _sums(frames: list[pl.LazyFrame], counts: Sequence[pl.Expr]) -> list[int]:
-    """Each count over the rows of all frames."""
-    numbered = [count.cast(pl.Int64).alias(str(k)) for k, count in enumerate(counts)]
-    rows = [frame.select(numbered).collect(engine="streaming").row(0) for frame in frames]
-    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _in_unit(ticks: int) -> pl.Expr:
@@ -276,7 +258,7 @@ class PairBuckets:
         first_users = np.flatnonzero(np.diff(before // size)) + 1
         self.borders = first_users * n_items  # [buckets - 1] the first cell of each bucket but the first
         self.held: list[list[Records]] = [[] for _ in range(len(self.borders) + 1)]
-        self.spilled: list[list[tuple[int, int]]] = [[] for _ in self.held]  # (offset, length) in bytes of the file
+        self.spilled: list[list[slice]] = [[] for _ in self.held]  # rows of the file
         self.held_bytes = 0
         self.file: Any = None
 
@@ -298,8 +280,9 @@ class PairBuckets:
 
     def merged(self) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield, per bucket, the distinct cells in ascending order, the sum of their counts, first and last times."""
-        for held, ranges in zip(self.held, self.spilled, strict=True):
-            rows = np.concatenate([np.empty(0, self.dtype), *map(self._read, ranges), *held])
+        stored = np.empty(0, self.dtype) if self.file is None else np.memmap(self.file, self.dtype, "r")
+        for held, slices in zip(self.held, self.spilled, strict=True):
+            rows = np.concatenate([stored[:0], *(stored[rows] for rows in slices), *held])
             held.clear()
             if len(rows):
                 yield _merge(rows)
@@ -309,9 +292,9 @@ class PairBuckets:
     def _spill(self) -> None:
         try:
             self.file = self.file or TemporaryFile(prefix="concf-")  # noqa: SIM115
-            for held, ranges in zip(self.held, self.spilled, strict=True):
-                rows = np.concatenate(held)
-                ranges.append((self.file.tell(), rows.nbytes))
+            for held, slices in zip(self.held, self.spilled, strict=True):
+                rows, start = np.concatenate(held), self.file.tell() // self.dtype.itemsize
+                slices.append(slice(start, start + len(rows)))
                 self.file.write(rows.view(np.uint8))
                 held.clear()
             self.file.flush()
@@ -319,11 +302,6 @@ class PairBuckets:
             reason = error.strerror or error
             raise DataError(f"{gettempdir()}: no space for rows ({reason}). Free some, or set TMPDIR") from error
         self.held_bytes = 0
-
-    def _read(self, offset_and_length: tuple[int, int]) -> Records:
-        offset, length = offset_and_length
-        self.file.seek(offset)
-        return np.frombuffer(self.file.read(length), self.dtype)
 
 
 def _merge(rows: Records) -> dict[str, NDArray[Any]]:

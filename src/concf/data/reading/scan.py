@@ -1,17 +1,17 @@
-"""Scan a file as a lazy table with the columns user, item and, where present, rating, count and timestamp."""
+"""Scan files as lazy tables with the columns user, item and, where present, rating, count and timestamp."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from glob import escape
+from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import model_validator
 
-from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, are_counted, first_lines, sniff
+from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, are_counted, bad_line, first_lines, sniff
 from concf.errors import ConfigError, DataError, option
 from concf.runtime.files import refuse_no_file
 from concf.runtime.settings import Settings
@@ -19,11 +19,9 @@ from concf.runtime.settings import Settings
 Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lines"]
 ROW = "row of the source"  # a name that no column has
 ID_ROLES = ("user", "item")
-SUFFIXES: dict[str, Format] = {
-    ".parquet": "parquet", ".pq": "parquet",
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-    ".inter": "table",
-}  # fmt: skip
+UNREADABLE = (pl.exceptions.PolarsError, OSError, EOFError)
+SUFFIXES: dict[str, Format] = {".parquet": "parquet", ".pq": "parquet", ".inter": "table"}
+SUFFIXES |= {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 
 
 class Reading(Settings):
@@ -65,26 +63,16 @@ class Reading(Settings):
 
 @dataclass(frozen=True)
 class Table:
-    """Log that is not read yet.
+    """Log that is not read yet."""
 
-    frame:      row, user, item[, rating][, count][, timestamp]; `row` counts the rows of the source from 0
-    name:       of the source, for messages
-    columns:    role -> name of the column in the source
-    first_line: line of the text file with row 0, or None if the source has no lines
-    may_be_integers: the roles (user, item) whose ids are text that may spell integers
-    ignored_rating: name of a rating column that is not used
-    others: the columns that are not used; None if the source has no columns
-    users_are_lines: whether a user is the number of a line
-    """
-
-    frame: pl.LazyFrame
-    name: str
-    columns: dict[str, str]
-    first_line: int | None = None
-    may_be_integers: tuple[str, ...] = ()
-    ignored_rating: str | None = None
-    others: pl.LazyFrame | None = None
-    users_are_lines: bool = False
+    frame: pl.LazyFrame  # row (of the source, from 0), user, item[, rating][, count][, timestamp]
+    name: str  # of the source, for messages
+    columns: dict[str, str]  # role -> name of the column in the source
+    first_line: int | None = None  # line of the text file with row 0, or None if the source has no lines
+    may_be_integers: tuple[str, ...] = ()  # roles (user, item) whose ids are text that may spell integers
+    ignored_rating: str | None = None  # name of a rating column that is not used
+    others: pl.LazyFrame | None = None  # columns that are not used; None if the source has no columns
+    users_are_lines: bool = False  # whether a user is the number of a line
 
     def where(self, row: int) -> str:
         """Position of a row, for messages."""
@@ -95,9 +83,7 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
     """Return {role: column} for the roles that the source has; an error if the user or the item is missing."""
     if reading.ordered:
         raise ConfigError(f"{where}: {option('ordered', True)} is for lines of users. Set {option('timestamp')}")
-    chosen: dict[str, str] = {}
-    named = reading.named()
-    lowered = {name.lower(): name for name in reversed(names)}
+    chosen, named, lowered = dict[str, str](), reading.named(), {name.lower(): name for name in reversed(names)}
     for role, usual in reading.roles.items():
         if role in named:
             if named[role] == "none" and role not in ID_ROLES:
@@ -185,8 +171,7 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
         wrong = frame.filter(parts.list.first() != length).bottom_k(1, by=ROW).collect(engine="streaming")
         for row, line in wrong.iter_rows():
             fix = f"If lines begin with the user's id, set {option('format', 'user-lines')}"
-            where = f"{path}:{row + 1}"
-            raise DataError(f"{where}: expected the number of items, then the items, found {line[:80]!r}. {fix}")
+            raise DataError(f"{path}:{row + 1}: expected the number of items, then these, found {line[:80]!r}. {fix}")
     user = pl.col(ROW).cast(pl.String) if counted else parts.list.first()
     items = frame.select(pl.col(ROW).alias("row"), user=user, item=parts.list.slice(1))
     items = items.filter(pl.col("item").list.len() > 0)
@@ -222,27 +207,84 @@ def _scan_parquet(path: Path, reading: Reading) -> Table:
     return table_of(frame, str(path), columns, reading)
 
 
-SCANNERS: dict[str, Callable[[Path, Reading], Table]] = {
-    "auto": _scan_text_table,
-    "table": _scan_text_table,
-    "parquet": _scan_parquet,
-    "jsonl": _scan_json_lines,
-    "user-lines": _scan_user_lines,
-    "counted-lines": _scan_user_lines,
-}
-
-
 def scan_file(path: Path, reading: Reading) -> Table:
     """Scan a file in the format that the settings, its name or its first lines say."""
     refuse_no_file(path, f" For the files in it use a pattern, such as '{path / '*.csv'}'")
     if path.stat().st_size == 0:
         raise EmptyFileError(path)
-    return SCANNERS[format_of(path, reading)](path, reading)
+    lines = dict.fromkeys(("user-lines", "counted-lines"), _scan_user_lines)
+    scanners = lines | {"parquet": _scan_parquet, "jsonl": _scan_json_lines}
+    return scanners.get(format_of(path, reading), _scan_text_table)(path, reading)
 
 
 def format_of(path: Path, reading: Reading) -> Format:
     """Return the format of the settings, else of the file's name, else `auto`: text to be sniffed."""
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    if reading.format != "auto" or not suffixes:
-        return reading.format
-    return SUFFIXES.get(suffixes[-1], "auto")
+    suffixes = ["", *(suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz")]
+    return SUFFIXES.get(suffixes[-1], "auto") if reading.format == "auto" else reading.format
+
+
+def files_of(log: Any) -> list[Path] | None:
+    """Return the files of a path, a glob (`logs/**/*.parquet`) or a list of these; None for other objects."""
+    if isinstance(log, list) and log and all(isinstance(each, str | Path) for each in log):
+        return [path for each in log for path in files_of(each) or []]
+    if not isinstance(log, str | Path):
+        return None
+    if not is_glob(log):
+        return [Path(log)]
+    paths = map(Path, sorted(glob(str(Path(log).expanduser()), recursive=True)))  # noqa: PTH207
+    files = [path for path in paths if path.is_file()]
+    if not files:
+        raise DataError(f"no file matches {str(log)!r}, searched from {Path.cwd()}. Check the folder and the quotes")
+    return files
+
+
+def is_glob(log: str | Path) -> bool:
+    """Whether a name has glob characters and is not itself a file."""
+    return has_magic(str(log)) and not Path(log).is_file()
+
+
+def scan_files(paths: list[Path], reading: Reading) -> list[Table]:
+    """Return a table per file that is not empty; all must have the same columns."""
+    if len(paths) == 1:
+        return [scan_file(paths[0], reading)]
+    if reading.ordered:
+        raise ConfigError(f"{option('ordered', True)}: a user's line is in one file; found {len(paths)} files")
+    tables = []
+    for path in paths:
+        with suppress(EmptyFileError):
+            tables.append(scan_file(path, reading))
+    if not tables:
+        raise DataError(f"{paths[0]} and {len(paths) - 1} more: no file contains an interaction")
+    for table in tables[1:]:
+        different = sorted(table.columns.keys() ^ tables[0].columns.keys())
+        if different:
+            fix = f"Use the same columns in all files, or leave it out: {option(different[0], 'none')}"
+            raise DataError(f"{table.name}: only this file or {tables[0].name} has a {different[0]}. {fix}")
+        if table.users_are_lines:
+            fix = f"Use one file, or begin lines with the user's id ({option('format', 'user-lines')})"
+            raise ConfigError(f"{table.name}: in several files a user cannot be the number of a line. {fix}")
+    return tables
+
+
+def unreadable(paths: list[Path], reading: Reading, error: BaseException) -> DataError:
+    """Return the error for files of which one could not be read, with the line, found by reading it line by line."""
+    for path in paths[:-1]:
+        try:
+            with suppress(EmptyFileError):
+                scan_file(path, reading).frame.select(pl.all().null_count()).collect(engine="streaming")
+        except UNREADABLE:
+            break
+    else:  # each of these can be read on its own
+        path = paths[-1]
+    if isinstance(error, OSError) and error.errno is not None:
+        return DataError(f"{path}: cannot be read ({error.strerror})")
+    if isinstance(error, pl.exceptions.NoDataError):
+        return EmptyFileError(path)
+    try:
+        kind, layout = str(format_of(path, reading)), None
+        if kind in ("auto", "table"):
+            layout = sniff(path, reading.separator, reading.header, set(reading.named().values()))
+            kind = "table" if kind == "table" else layout.kind
+    except DataError as sniffed:
+        return sniffed
+    return bad_line(path, kind, layout, error)

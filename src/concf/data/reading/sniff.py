@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -44,19 +45,13 @@ class EmptyFileError(DataError):
 
 @dataclass(frozen=True)
 class TextLayout:
-    """Layout of a text file.
-
-    header: whether the first line names the columns
-    names:  the columns, `0, 1, 2 ...` if there is no header
-    skip:   lines before the first row of data, blank ones included
-    kind:   a table, one line per user, or possibly either
-    """
+    """Layout of a text file."""
 
     separator: str
-    header: bool
-    names: list[str]
-    skip: int
-    kind: Kind
+    header: bool  # whether the first line names the columns
+    names: list[str]  # of the columns, `0, 1, 2 ...` if there is no header
+    skip: int  # lines before the first row of data, blank ones included
+    kind: Kind  # a table, one line per user, or possibly either
 
 
 def open_bytes(path: Path) -> gzip.GzipFile | BufferedReader:
@@ -87,6 +82,11 @@ def first_lines(path: Path) -> list[str]:
     return lines[:SAMPLE_LINES]
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, or its type."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def damaged_gzip(path: Path, error: Exception) -> DataError:
     """Return the error for a gzip file that cannot be decompressed."""
     return DataError(f"{path}: the gzip data is damaged ({error}). Download or compress the file again")
@@ -111,12 +111,11 @@ def sniff(path: Path, separator: str | None, header: bool | None, columns: set[s
     if header is None:
         header = _has_header(path, rows, columns)
     kind: Kind = "table" if header else _guess_kind(lines, separator, regular=width > 1 and share >= TABLE_SHARE)
-    if kind == "either" and columns:  # naming columns implies a table
-        kind = "table"
+    kind = "table" if kind == "either" and columns else kind  # naming columns implies a table
     names = [_column_name(field) for field in rows[0]] if header else [str(column) for column in range(width)]
-    repeated = [name for name, times in Counter(names).items() if times > 1]
-    if repeated:
-        raise DataError(f"{path}:1: column {repeated[0]!r} occurs twice in the header. Rename one of the two")
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise DataError(f"{path}:1: column {name!r} occurs twice in the header. Rename one of the two")
     if len(numbered) <= header:
         raise EmptyFileError(path)
     return TextLayout(separator, header, names, numbered[int(header)][0], kind)
@@ -151,13 +150,12 @@ def _column_name(field: str) -> str:
 def _has_header(path: Path, rows: list[list[str]], columns: set[str]) -> bool:
     """Whether the first row names the columns, by their usual names or by those that the user gave."""
     names = [_column_name(field) for field in rows[0]]
-    if {name for name in columns if not name.isdigit()} & set(names) or KNOWN_NAMES & {name.lower() for name in names}:
-        return True
-    numbers = [any(NUMBER.fullmatch(field) for field in row) for row in rows]
-    if numbers == [False, True]:  # names, then data
-        known = f"set {option('user')} and {option('item')}, or {option('header', False)} if the first line is data"
-        raise DataError(f"{path}:1: unknown column names {names}: {known}")
-    return False
+    given = {name for name in columns if not name.isdigit()}
+    named = bool(given & set(names) or KNOWN_NAMES & {name.lower() for name in names})
+    if not named and [any(map(NUMBER.fullmatch, row)) for row in rows] == [False, True]:  # names, then data
+        fix = f"set {option('user')} and {option('item')}, or {option('header', False)} if the first line is data"
+        raise DataError(f"{path}:1: unknown column names {names}: {fix}")
+    return named
 
 
 def _guess_kind(lines: list[str], separator: str, regular: bool) -> Kind:
@@ -174,3 +172,37 @@ def _guess_kind(lines: list[str], separator: str, regular: bool) -> Kind:
 def are_counted(lines: list[str], separator: str) -> bool:
     """Whether every line begins with the number of its other fields."""
     return all(row[0] == str(len(row) - 1) for row in (line.split(separator) for line in lines))
+
+
+def bad_line(path: Path, kind: str, layout: TextLayout | None, error: BaseException) -> DataError:
+    """Return the error for the first bad line of a file that could not be read because of `error`."""
+    try:
+        with open_bytes(path) as file:
+            for number, line in enumerate(file if kind != "parquet" else (), start=1):
+                if problem := _problem(line, kind, layout):
+                    return DataError(f"{path}:{number}: {problem}")
+    except (EOFError, OSError) as damage:
+        return damaged_gzip(path, damage)
+    return DataError(f"{path}: cannot be read ({first_line(error)}). Is it another {option('format')}?")
+
+
+def _problem(line: bytes, kind: str, layout: TextLayout | None) -> str | None:
+    """What is wrong with a line of a text file; None: nothing."""
+    try:
+        text = line.decode().rstrip("\r\n")
+        if not text.strip():
+            return None
+        if kind == "jsonl" and not isinstance(json.loads(text), dict):
+            return f"not a JSON object, found {text[:80]!r}. Expected one object per line, with a user and an item"
+    except UnicodeDecodeError as error:
+        context = line[max(0, error.start - 20) : error.start + 20]
+        return f"byte {error.start + 1} is not UTF-8, found {context!r}. Save the file as UTF-8"
+    except json.JSONDecodeError as error:
+        return f"not JSON ({error.msg}), found {text[:80]!r}. Expected one object per line"
+    if kind != "table" or layout is None:
+        return None
+    if text.count('"') % 2:
+        return f"a quotation mark is not closed, found {text[:80]!r}. Double it or close it"
+    expected, found = len(layout.names), len(split_fields(text, layout.separator))
+    fix = "Quote a field that contains the separator"
+    return None if found == expected else f"expected {expected} fields, found {found}: {text[:80]!r}. {fix}"

@@ -22,7 +22,10 @@ def ticks_of(when: float) -> int | None:
 
 def in_unit_of(newest: float, when: When, asked: str) -> float:
     """Convert a date or a number to the unit of a log's times. newest: of the log; asked: the option, for messages"""
-    unit, number = ticks_of(newest), _number(when)
+    unit, number = ticks_of(newest), None
+    if not isinstance(when, bool | date):
+        with suppress(TypeError, ValueError):
+            number = float(when)
     if isinstance(when, str) and (len(when) == 8 or number is None):  # digits alone are YYYYMMDD
         with suppress(ValueError):
             when = datetime.fromisoformat(when)
@@ -33,9 +36,7 @@ def in_unit_of(newest: float, when: When, asked: str) -> float:
     if isinstance(when, datetime) and number is None:
         raise ConfigError(f"{asked}: the log's times ({newest:.15g}) are not since 1970. Give one in their own unit")
     if number is None or ticks_of(number) != unit:
-        raise ConfigError(
-            f"{asked}: expected a date such as 2024-01-31, or a time like the log's newest, {newest:.15g}"
-        )
+        raise ConfigError(f"{asked}: expected a date such as 2024-01-31, or a time like the newest, {newest:.15g}")
     return number
 
 
@@ -47,14 +48,6 @@ def ticks_in(duration: str, near: float, asked: str) -> float:
     if found[2] and unit is None:
         raise DataError(f"{asked}: times like {near:g} are not since 1970. Give a number in their own unit")
     return float(found[1]) * (SECONDS[found[2]] * (unit or 1) if found[2] else 1)
-
-
-def _number(when: When) -> float | None:
-    """Parse a number; None if it is not one."""
-    try:
-        return None if isinstance(when, bool | date) else float(when)
-    except (TypeError, ValueError):
-        return None
 
 
 def moment(when: float) -> str:
