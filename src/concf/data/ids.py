@@ -89,9 +89,9 @@ class Ids:
 
     def save(self, folder: Path, name: str) -> None:
         """Write `name.npy` (integers), or `name.npy` (UTF-8 bytes) and `name_offsets.npy` (strings)."""
-        arrays = (self.values,) if self.are_integers else self.to_bytes()
+        arrays: tuple[NDArray[Any], ...] = (self.values,) if self.are_integers else self.to_bytes()
         for suffix, array in zip(("", "_offsets"), arrays, strict=False):
-            np.save(folder / f"{name}{suffix}.npy", array)
+            np.save(folder / f"{name}{suffix}.npy", array, allow_pickle=False)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Ids:
