@@ -17,7 +17,7 @@ from concf.comparison.measure import Fit, Measurements, Task
 from concf.comparison.models import Model, named_models
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import at_lengths
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import holm, paired_t
@@ -140,6 +140,8 @@ def compare(
         if model.timed and (data.interactions.timestamp is None or data.has_new_users):
             lack = "new users" if data.has_new_users else "no times"
             raise ConfigError(f"{name} learns from the times of known users and the data set has {lack}. Leave it out")
+        if model.timed and data.recipe.protocol.time_cut != "all":
+            note(f"{name}: pairs are held out that are older than others it learns from: by time it would do worse")
     check_metric(candidates, data, tune_on)
     splits = [data]
     if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):

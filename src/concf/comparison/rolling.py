@@ -32,7 +32,7 @@ from concf.strong.update import update as update_run
 
 METRICS = ("ndcg@10", "hit@10", "recall@50")
 UPDATED = " updated"  # ends the names of models that were updated, not trained again
-SWEEPS = {"baseline": 8.0, "fast": 150.0, "default": 600.0, "thorough": 2000.0}  # cost of a fit, in sweeps of ALS
+SWEEPS = {"baseline": 8.0, "fast": 150.0, "default": 400.0, "thorough": 2000.0}  # cost of a fit, in sweeps of ALS
 
 
 @dataclass
