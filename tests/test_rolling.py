@@ -74,7 +74,8 @@ def test_metrics_are_those_of_the_plain_path(tmp_path: Path) -> None:
 
 def test_a_run_is_trained_once_and_updated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "strong", choose_settings("strong", words=["dimensions=16", "budget=fast"]))
-    found = evaluate_rolling(LOG, ["concf:strong"], update=True, cuts=2, test=0.15, metrics=["recall@10"])
+    log, names = LOG.rename({"user_id": "member", "item_id": "thing"}), {"user": "member", "item": "thing"}
+    found = evaluate_rolling(log, ["concf:strong"], update=True, cuts=2, test=0.15, metrics=["recall@10"], **names)
     assert set(found.models) == {
         f"concf:strong {ship}{how}" for ship in ("consensus", "head") for how in ("", " updated")
     }

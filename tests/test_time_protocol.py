@@ -194,3 +194,9 @@ def test_the_default_follows_the_log(users: int, times: str, protocol: str, shar
     assert split.recipe.protocol.name == protocol
     assert share is None or getattr(split.recipe.protocol, "test") == share  # noqa: B009
     assert split_of(log, 0, protocol="random").recipe.protocol.name == "random"
+
+
+def test_newest_items_of_very_few_users_are_no_default() -> None:
+    once = [(user, item, START) for user in range(1500) for item in range(user % 7, user % 7 + 6)]
+    again = [(user, 13 + k, START + (k + 1) * DAY) for user in range(20) for k in range(3)]
+    assert split_of(frame(once + again), 0).recipe.protocol.name == "random"

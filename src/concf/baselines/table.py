@@ -46,12 +46,14 @@ class Vote:
     fixed:  settings that are not
     budget: the smallest budget with this voter
     most:   (on a CPU, on a GPU) the most users or items, whichever are fewer, of a log on which it pays
+    items:  whether that bound is of the items alone
     """
 
     grid: Mapping[str, tuple[float, ...]]
     fixed: dict[str, int] = field(default_factory=dict)
     budget: Literal["fast", "default", "thorough"] = "thorough"
     most: tuple[float, float] = (inf, inf)
+    items: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,9 @@ BASELINES = {
     "slist": Candidate(
         SLIST,
         {"alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0)},
-        vote=Vote({"alpha": (0.2, 0.6), "regularisation": (50.0, 200.0)}, budget="default", most=(0, 25_000)),
+        vote=Vote(
+            {"alpha": (0.2, 0.6), "regularisation": (50.0, 200.0)}, budget="default", most=(0, 25_000), items=True
+        ),
     ),
     "als-sequence": Candidate(
         SequenceALS,

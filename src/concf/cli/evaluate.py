@@ -44,8 +44,8 @@ def evaluate(
     `concf evaluate log.csv --cuts 3 --test 28d` trains and tests at rolling cuts of a log
     """
     if cuts is not None:
-        if at is not None or catalogue is not None or data is not None:
-            raise ConfigError("--at, --data and --catalogue are for a run. With --cuts: --metrics recall@50")
+        if at is not None or catalogue is not None or data is not None or on == "valid":
+            raise ConfigError("--at, --on, --data and --catalogue are for a run. With --cuts: --metrics recall@50")
         from concf.comparison import rolling
 
         found = rolling.evaluate_rolling(

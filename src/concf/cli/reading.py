@@ -115,10 +115,11 @@ def _converted(log: dict[str, Any]) -> dict[str, Any]:
     given = log.get("protocol") == "given"
     for name in ({"valid"} if given else {"valid", "test"}) & log.keys():
         try:
-            log[name] = float(log[name])
+            share = float(log[name])
+            log[name] = log[name] if share >= 1 else share  # a duration in the log's own unit
         except ValueError:
             if given or DURATION.fullmatch(log[name]):
                 continue  # a file, or a duration
-            share = "a share such as 0.2, a duration such as 28d, or with --protocol given a file"
-            raise ConfigError(f"--{name} {log[name]!r}: expected {share}") from None
+            words = "a share such as 0.2, a duration such as 28d, or with --protocol given a file"
+            raise ConfigError(f"--{name} {log[name]!r}: expected {words}") from None
     return log

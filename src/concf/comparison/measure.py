@@ -97,7 +97,9 @@ class Fit:
         if self.keep_users:
             cell["per_user"] = {metric: row.tolist() for metric, row in result.per_user.items()}
         if split.recipe.protocol.time_cut == "all":
-            cell["everyone"] = evaluate(fitted, split, at=self.at, metrics=self.metrics, everyone=True).means()
+            cell["everyone"] = evaluate(
+                fitted, split, at=self.at, metrics=self.metrics, device=device, everyone=True
+            ).means()
         return cell
 
 

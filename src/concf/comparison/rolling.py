@@ -91,7 +91,8 @@ def evaluate_rolling(
     source:  a log with times, as for `prepare`
     models:  as for `compare`
     cuts:    number of test windows, which end with the log and lie one behind the other
-    update:  models of the preset strong are also trained once, before the first cut, and then updated
+    update:  models of the preset strong are also trained once, before the first cut, and then updated; an update
+             filters nothing, so that their warm users may be a few more
     metrics: by the first, on validation, settings are chosen
     log:     JSON lines of the measurements; those that it holds are not repeated
     options: see `LogOptions`; `test` is the length of a window, such as 28d or a share of the pairs (default 0.1)
@@ -99,7 +100,8 @@ def evaluate_rolling(
     settings, names = chosen(options), at_lengths(metrics)
     splits = rolling_splits(source, cuts, settings)
     minutes = cost(splits, models, update) / 60
-    note(f"{cuts} cuts: {f'about {minutes:.0f} minutes, or half or twice that' if minutes > 2 else 'a minute or two'}")
+    estimate = f"about {minutes:.0f} minutes, or half or twice that" if minutes > 2 else "a minute or two"
+    note(f"{cuts} cut{'s' * (cuts > 1)}: {estimate}")
     cells: dict[str, list[dict[str, Any]]] = {}
     for split in splits:
         for entrant in compare(split, models, seeds=1, metrics=names, log=log).entrants:
@@ -121,6 +123,8 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
     """
     cuts, reading = check_count("cuts", cuts), reading_of(options)
     strange = options.keys() & {"protocol", "valid", "valid_from", "test_from", "newest", "at_least", "last", "wanted"}
+    if reading.ordered:
+        raise ConfigError(f"{option('ordered', True)}: rolling cuts need times, and places in a line are none")
     if strange:
         raise ConfigError(f"{option(min(strange))}: rolling cuts have only {option('cuts')} and {option('test')}")
     whole, origin = read_log(source, reading, options.get("dislikes"))
@@ -173,8 +177,10 @@ def _next(run: StrongRun, split: Split) -> StrongRun:
     log, times = split.interactions, np.asarray(split.interactions.timestamp)
     rows = times > np.asarray(run.data.interactions.timestamp).max()
     columns = {"user": log.user_ids.values[log.user[rows]], "item": log.item_ids.values[log.item[rows]]}
-    fresh = pl.DataFrame({name: column.tolist() for name, column in columns.items()} | {"timestamp": times[rows]})
-    run.data = replace(run.data, recipe=run.data.recipe.model_copy(update={"protocol": split.recipe.protocol}))
+    numbers = {"count": log.count[rows], "timestamp": times[rows]}
+    fresh = pl.DataFrame({name: column.tolist() for name, column in columns.items()} | numbers)
+    changed = {"protocol": split.recipe.protocol, "reading": {}}  # the frame is no file of the user's
+    run.data = replace(run.data, recipe=run.data.recipe.model_copy(update=changed))
     return update_run(run, fresh, device=run.device)
 
 

@@ -211,7 +211,10 @@ def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
             if last:
                 raise
             continue
-        if last or protocol.time_cut != "all" or min(len(split.validated), len(split.evaluated)) >= FEW_USERS:
+        few, needed = min(len(split.validated), len(split.evaluated)), FEW_USERS
+        if protocol.time_cut != "all":  # a small log may have fewer
+            needed = min(needed, split.interactions.n_users // 10)
+        if last or few >= needed:
             break
     if name == AUTO:
         _note_choice(log, split)

@@ -205,9 +205,11 @@ class TimeCut(_ByTime):
     valid_from: float | str | None = None
     time_cut: ClassVar[str | None] = "all"
 
-    @field_validator("test", "valid")
+    @field_validator("test", "valid", mode="before")
     @classmethod
-    def _is_a_window(cls, value: float | str | None) -> float | str | None:
+    def _is_a_window(cls, value: Any) -> Any:
+        if isinstance(value, str) and value.startswith(("0.", ".")) and value.replace(".", "", 1).isdecimal():
+            return float(value)
         if isinstance(value, str) and not DURATION.fullmatch(value.strip()):
             raise ValueError(f"{value!r}: expected a share such as 0.1, or a duration such as 28d, 12h, 8w or 1.5y")
         return value

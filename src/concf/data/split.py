@@ -20,7 +20,7 @@ from concf.data.parts import HISTORY, PARTS, TEST, TRAIN, UNEVALUATED, VALID, Pa
 from concf.data.protocols import PROTOCOLS, Given, Protocol
 from concf.data.reading.times import moment
 from concf.data.weights import UNWEIGHTED, Weighting
-from concf.errors import ConfigError, DataError, note
+from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import mapped, new_folder, sha256
 from concf.runtime.provenance import VERSION
@@ -145,7 +145,7 @@ class Split:
     def times(self, parts: Sequence[str]) -> csr_array:
         """[users, items] float64, with the cells of `log`: the time of each pair, which may be 0, in the log's unit."""
         if self.interactions.timestamp is None:
-            raise DataError("the log has no times. Read it with times (--time), and prepare the data set again")
+            raise DataError(f"the log has no times. Set {option('timestamp')}, and prepare the data set again")
         rows, log = np.isin(origin(self.parts), [PARTS[part] for part in parts]), self.log(parts)
         time = np.asarray(self.interactions.timestamp[rows], np.float64)
         return csr_array((time, log.indices, log.indptr), shape=log.shape)

@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import Pairs, UserSolver
-from concf.baselines.table import timed_voters, voter
+from concf.baselines.table import timed_voters, voter, voters
 from concf.consensus.voters import (
     LEAST_STD,
     LISTED_FEATURES,
@@ -135,11 +135,12 @@ class StrongFoldIn(FoldIn):
     def fixed(self) -> dict[str, tuple[Callable[[csr_array], Scorer] | None, Tensor]]:
         """Voter without vectors -> function that scores histories, and [4, items] its statistics over the log's users.
 
-        A given one has lists of known users, and None for histories.
+        A given one has lists of known users, and None for histories; so has one that only a GPU can fit in time.
         """
         given = self.settings.given
         names = [name for name in self.fixed_voters if name in self.chosen or name in given]
-        own = {name: voter(name, self.chosen[name]) for name in names if name not in given}
+        costly = [name for name, vote in voters().items() if vote.items and self.log.shape[1] > vote.most[0]]
+        own = {name: voter(name, self.chosen[name]) for name in names if name not in (*given, *costly)}
         fitted = [partial(own[name].fold_in, self._fit(name, own[name])) if name in own else None for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
 

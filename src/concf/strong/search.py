@@ -7,7 +7,6 @@ the same users; ties go to the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -235,8 +234,10 @@ def search_fixed(
 def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
     """Whether a fixed voter is affordable on a log of that shape; a given one always is."""
     vote = voters().get(name)
-    on_cpu, on_gpu = (inf, inf) if vote is None else vote.most
-    return min(shape) <= (on_cpu if device.type == "cpu" else on_gpu)
+    if vote is None:
+        return True
+    size = shape[1] if vote.items else min(shape)
+    return size <= vote.most[device.type != "cpu"]
 
 
 def search_temperature(

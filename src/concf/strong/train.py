@@ -28,6 +28,7 @@ from concf.strong.students import BATCHES, USERS
 from concf.strong.update_stages import Update, UpdateSettings
 
 CPU = torch.device("cpu")
+SLIST = 40  # bytes of a pair of items: five tables in double precision
 EASE = 12  # bytes of a pair of items: the inverse in double precision, and the weights
 SMALLER = {  # table: settings that make it smaller
     "vectors of all voters and the student": ("dimensions", "budget"),
@@ -36,6 +37,7 @@ SMALLER = {  # table: settings that make it smaller
     "features of the re-ranker": ("training.validated_users",),
     "lists and scores of the voters": ("consensus.top_k", "consensus_users"),
     "weights of EASE^R": ("budget",),
+    "tables of SLIST": ("budget",),
     "pairs that the student is fitted to": ("consensus_users",),
     "vectors of a batch of the student": ("dimensions", "consensus_users"),
 }
@@ -126,11 +128,12 @@ def large_tables(
     shape, d = data.train.shape, settings.dimensions
     users, items = shape
     local, plan = users // group.size, PLANS[settings.budget]
-    fixed = [name for name in settings.fixed_voters if has_a_vote(name, shape, device)]
+    timed = settings.own_timed if data.recipe.protocol.time_cut == "all" else ()
+    fixed = [name for name in (*settings.fixed_voters, *timed) if has_a_vote(name, shape, device)]
     heads, voters = len(settings.heads), len(settings.heads) - 1 + len(fixed)
     k = min(settings.consensus.top_k or items, items)
     consensus_users = n_consensus_users(shape, settings)
-    kept = 3 * list_length(data, settings) * INT + (heads + len(settings.fixed_voters)) * k * INT  # of a user
+    kept = 3 * list_length(data, settings) * INT + (heads + len(fixed)) * k * INT  # of a user
     learners = min(
         min(len(data.validated), VALIDATED, settings.training.validated_users or VALIDATED), MOST_LEARNERS
     ) * min(TOP, items)
@@ -141,6 +144,7 @@ def large_tables(
         "features of the re-ranker":
             learners * n_features(voters, heads - 1, len(fixed), timed=True) * FLOAT // group.size,
         "weights of EASE^R": min(shape) ** 2 * EASE if "ease" in fixed else 0,
+        "tables of SLIST": items**2 * SLIST if "slist" in fixed else 0,
         "lists and scores of the voters":
             consensus_users * k * (voters * INT + len(fixed) * LISTED_FEATURES * FLOAT) // group.size,
         "pairs that the student is fitted to": pairs * (PAIR * (1 + group.several) + 2 * BLOCK) // group.size + sent,
