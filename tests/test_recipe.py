@@ -32,7 +32,8 @@ from concf.runs.job import Job
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import recipe as stages
 from concf.strong import search
-from concf.strong.recipe import BEHIND, STUDENT, VOTER_TEMPERATURE, Recipe
+from concf.strong.decision import VOTER_TEMPERATURE
+from concf.strong.recipe import BEHIND, STUDENT, Recipe
 from concf.strong.reranker import FOLDS, Weights
 from concf.strong.run import StrongRun
 

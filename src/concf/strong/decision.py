@@ -20,7 +20,7 @@ from torch import Tensor
 
 from concf.baselines.als import ALS
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
-from concf.data.parts import TEST, TRAIN, VALID
+from concf.data.parts import TEST, TRAIN, VALID, origin
 from concf.data.split import Split
 from concf.evaluation.scorers import Factors, Offset
 from concf.evaluation.validation import Validation, sample
@@ -33,7 +33,7 @@ from concf.strong.settings import StrongSettings
 
 FEWEST = 100  # users of the earlier window; with fewer, times are not used
 SWEEPS = 2  # of ALS before the earlier window, from the vectors of the training part
-VOTER_TEMPERATURE = 0.04
+VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 GROUPS = {"none": (False, False), "voters": (True, False), "features": (False, True), "both": (True, True)}
 Gains = dict[str, list[float]]  # of the groups but "none": mean gain of a user, and its standard error
 
@@ -109,7 +109,7 @@ def earlier_window(data: Split) -> Split | None:
     """
     log, train = data.interactions, data.parts == TRAIN
     assert log.timestamp is not None
-    times, n = log.timestamp[train], int((data.parts % 8 == VALID).sum())
+    times, n = log.timestamp[train], int((origin(data.parts) == VALID).sum())
     if n >= len(times):
         return None
     cut = np.partition(times, len(times) - n)[len(times) - n]

@@ -43,7 +43,7 @@ from concf.runtime.arguments import derive_seed
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import search
-from concf.strong.decision import decide, taken
+from concf.strong.decision import VOTER_TEMPERATURE, decide, taken
 from concf.strong.features import Clock
 from concf.strong.reranker import TOP, Context, Reranker, Weights
 from concf.strong.run import StrongRun
@@ -54,7 +54,6 @@ from concf.strong.students import SOLVED_BY, by_groups, solve_student, teach_stu
 
 SMALL = 32  # dimensions in the first search
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
-VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 VOTES_OF_USERS = {  # votes with a dimension of users: that dimension, and the padding
     "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
 }  # fmt: skip
