@@ -34,6 +34,7 @@ from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
+from concf.inference.lookup import History
 from concf.inference.ranker import Ranker
 from concf.models import choose_settings, load_run, train
 from concf.runs.run import Run
@@ -135,7 +136,8 @@ def same_lists(run: Any, n: int = 50) -> dict[str, float]:
     used = np.split(run.log.indices, run.log.indptr[1:-1])[: len(users)]
     shares = {}
     for name in run.rows():
-        known, folded = ranker.short(users, [n] * len(users), name, used), ranker.of_histories(used, n, name, used)
+        known, histories = ranker.short(users, [n] * len(users), name, used), [History.of(each) for each in used]
+        folded = ranker.of_histories(histories, n, name, used)
         pairs = [len(np.intersect1d(one, other)) / n for (one, _), (other, _) in zip(known, folded, strict=True)]
         shares[name] = round(float(np.mean(pairs)), 4)
     return shares
@@ -155,7 +157,7 @@ def run_times(options: argparse.Namespace) -> None:
         used, busy = np.split(rows.indices.astype(np.int64), rows.indptr[1:-1]), busy_cores()
         alone, together = {}, {}
         for name in ranker.names:
-            ranker.of_histories(used[:1], 50, name, used[:1])  # what all share
+            processor_seconds(ranker, used[:1], name)  # what all share
             alone[name] = round(1000 * median(processor_seconds(ranker, [one], name) for one in used), 3)
             together[name] = round(1000 * processor_seconds(ranker, used, name) / len(used), 3)
         line = {"alone": alone, "together": together, "items": data.train.shape[1], "cores_busy_elsewhere": busy}
@@ -172,7 +174,7 @@ def trained(data: Split, options: argparse.Namespace, split: str) -> Run:
 
 def processor_seconds(ranker: Ranker, histories: list[Any], name: str) -> float:
     begin = time.process_time()
-    ranker.of_histories(histories, 50, name, histories)
+    ranker.of_histories([History.of(each) for each in histories], 50, name, histories)
     return time.process_time() - begin
 
 

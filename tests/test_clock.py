@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,21 @@ from scipy.sparse import csr_array
 
 from concf.baselines.sequences import SLIST, SequenceALS
 from concf.baselines.table import timed_voters
+from concf.consensus.consensus import CONSENSUS
 from concf.data.parts import TRAIN, VALID, origin
 from concf.data.prepare import prepare
 from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
-from concf.evaluation.ranking import rank
+from concf.errors import ConcfWarning, ConfigError
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.models import load_run, train
+from concf.runs.fold_in import FoldedHead
 from concf.strong.decision import earlier_window, taken
 from concf.strong.features import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock
 from concf.strong.run import StrongRun
 from concf.strong.update import update
-from tests.small_recipe import assert_same
+from tests.small_recipe import CLI, assert_same
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"dimensions": 16, "budget": "fast", "training": {"metric": "ndcg@10"}}
@@ -40,17 +45,19 @@ def some_log(seed: int, ties: int = 6) -> tuple[csr_array, csr_array]:
     return log, csr_array((random.integers(0, ties, log.nnz).astype(float), log.indices, log.indptr), shape=log.shape)
 
 
-def literal(log: csr_array, times: csr_array, direction: np.ndarray) -> np.ndarray:
+def literal(log: csr_array, times: csr_array, direction: np.ndarray, now: float | None = None) -> np.ndarray:
     """[users, items, TIME_FEATURES] by loops over pairs."""
     pairs = {}
     for user in range(log.shape[0]):
         for at in range(log.indptr[user], log.indptr[user + 1]):
             pairs[user, int(log.indices[at])] = float(times.data[at])
     newest, oldest = max(pairs.values()), min(pairs.values())
-    age = {pair: (newest - time) / (newest - oldest) for pair, time in pairs.items()}
+    later = 0.0 if now is None else (now - newest) / (newest - oldest)
+    age = {pair: later + (newest - time) / (newest - oldest) for pair, time in pairs.items()}
     n_users, n_items = log.shape
     idle = {user: np.log(LEAST_AGE + min(age[pair] for pair in pairs if pair[0] == user)) for user, _ in pairs}
-    mean, std = np.mean(list(idle.values())), np.std(list(idle.values()))
+    then = [np.log(np.exp(each) - later) for each in idle.values()]  # at the newest pair
+    mean, std = np.mean(then), np.std(then)
     features = np.zeros((n_users, n_items, TIME_FEATURES))
     for item in range(n_items):
         own = [age[pair] for pair in pairs if pair[1] == item]
@@ -68,7 +75,7 @@ def literal(log: csr_array, times: csr_array, direction: np.ndarray) -> np.ndarr
                 bags[0] += of_set if when == mine[0] else []
                 bags[1] += of_set if len(bags[1]) < NEWEST else []
             near = [np.mean([direction[item] @ direction[other] for other in bag]) if bag else 0.0 for bag in bags]
-            z = (idle.get(user, np.log(LEAST_AGE + 1)) - mean) / std
+            z = (idle.get(user, np.log(LEAST_AGE + 1 + later)) - mean) / std
             features[user, item] = [*row, *near, *(z * np.array([*row, *near]))]
     return features
 
@@ -82,6 +89,12 @@ def test_features_of_time_are_those_of_the_loops(seed: int) -> None:
     items = torch.arange(15).expand(12, -1)
     found = clock(users, items, torch.from_numpy(direction))
     assert np.allclose(found.numpy(), literal(log, times, direction), atol=1e-5)
+    for now in (5.0, 5.5, 40.0):  # the newest pair is of 5
+        found_then = Clock.of(log, times, CPU, now)(users, items, torch.from_numpy(direction))
+        assert np.allclose(found_then.numpy(), literal(log, times, direction, now), atol=1e-4)
+        assert torch.equal(found_then, found) == (now == 5)
+        folded = Clock.of(log, times, CPU, now).folded(log, times)(users, items, torch.from_numpy(direction))
+        assert torch.allclose(folded[:11], found_then[:11], atol=1e-5)  # the last user has no pairs
     half = clock.local(slice(5, 12))(torch.arange(7), items[:7], torch.from_numpy(direction))
     assert torch.equal(half, found[5:])
     later = csr_array((times.data * 60 + 7e8, times.indices, times.indptr), shape=times.shape)  # another unit and start
@@ -127,9 +140,12 @@ def test_voters_that_know_times_fold_histories_in() -> None:
     assert as_set.shape == histories.user.shape
     nothing = SequenceALS().fit(log, times=times, item=torch.zeros(15, 4))
     assert not nothing.user.any()
-    slist = SLIST(memory=None)
-    scores = slist.fit(log, times=times)
-    assert np.allclose(rank(slist.fold_in(scores, log), np.arange(11), 5), rank(scores, np.arange(11), 5))
+    assert torch.allclose(sequence.fold_in(fitted, log, times).user, fitted.user, atol=1e-5)  # as in the log
+    slist = SLIST(memory=2.0)
+    scores, users = slist.fit(log, times=times), torch.arange(11)
+    assert torch.allclose(slist.fold_in(scores, log, times).scores(users), scores.scores(users), atol=1e-5)
+    one_set = SLIST(memory=None).fit(log, times=times)
+    assert torch.allclose(slist.fold_in(scores, log).scores(users), one_set.scores(users), atol=1e-5)
 
 
 @pytest.mark.parametrize(("gains", "expected"), [
@@ -183,6 +199,134 @@ def test_times_help_where_popularity_changes(whole: Path) -> None:
     blind = train(prepare(stream(), protocol="random"), SMALL, seed=3)
     assert "time" not in blind.chosen
     assert not set(timed_voters()) & set(blind.fixed_voters)
+
+
+@cache
+def walks() -> pl.DataFrame:
+    """A log of users who go from an item to one of the next."""
+    random, rows = np.random.default_rng(0), []
+    for user in range(400):
+        item, day = int(random.integers(120)), int(random.integers(100))
+        for _ in range(25):
+            item = (item + int(random.integers(1, 4))) % 120 if random.random() < 0.9 else int(random.integers(120))
+            day += int(random.integers(1, 9))
+            rows.append((user, item, 1_600_000_000 + 86_400 * day))
+    return pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
+
+
+@cache
+def ordered() -> StrongRun:
+    """A run that takes voters and features of time."""
+    run = train(prepare(walks(), protocol="time", test=0.15), SMALL, seed=3)
+    assert isinstance(run, StrongRun)
+    assert run.chosen["time"] == {"voters": 1.0, "features": 1.0}
+    return run
+
+
+def as_known(self: FoldedHead, *_histories: csr_array | None) -> object:
+    """A head whose users are those of the log."""
+    return self.factors
+
+
+def test_own_history_and_times_give_the_list_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ordered()
+    monkeypatch.setattr(FoldedHead, "__call__", as_known)
+    agreed, best = run.fold_in.agree(run.log, run.data.times(run.learned)), run.best[CONSENSUS]
+    used = np.diff(run.log.indptr) > 0
+    assert torch.equal(agreed.votes["items"][:, used], best.votes["items"][:, used])
+    assert np.allclose(agreed.votes["reranked"][used], best.votes["reranked"][used], atol=1e-3)
+    as_sets = run.fold_in.agree(run.log)
+    assert not torch.equal(as_sets.lists, agreed.lists)
+
+
+def test_the_order_of_a_history_counts_where_times_are_used() -> None:
+    model = Recommender(ordered(), "arrays")
+    items = model.item_ids.values[[3, 40, 77, 110, 9, 55]].tolist()
+    ids, scores = model.recommend(history=items, k=20)
+    turned = model.recommend(history=items[::-1], k=20)
+    assert ids.tolist() != turned[0].tolist()
+    now = walks()["timestamp"].max()
+    timed = [{"item": item, "time": now + place} for place, item in enumerate(items)]
+    for same in (timed, timed[::-1], [*timed, timed[0]], {"new": iter(items)}):
+        again = model.recommend(history=same, k=20)
+        assert again[0].reshape(-1).tolist() == ids.tolist()
+        assert np.allclose(again[1], scores)
+    at_once = [{"item": item, "time": now + 1} for item in items]
+    as_set = model.recommend(history=set(items), k=20)
+    for same in (at_once, at_once[::-1]):
+        assert model.recommend(history=same, k=20)[0].tolist() == as_set[0].tolist()
+    idle = model.recommend(history=[each | {"time": now - 200 * 86_400} for each in at_once], k=20)
+    assert idle[0].tolist() != as_set[0].tolist()
+    heavy = model.recommend(history=[{"item": items[0], "weight": 20.0}, *items[1:]], k=20)
+    assert heavy[0].tolist() != ids.tolist()
+    user = model.user_ids.values[[0]].tolist()[0]
+    mine, other = (model.recommend(user, history=each, k=20) for each in (items, items[::-1]))
+    assert mine[0].tolist() != other[0].tolist()
+    blind = Recommender(train(prepare(walks(), protocol="random"), SMALL, seed=3), "arrays")
+    for by in ("consensus", "student"):
+        one, other = (blind.recommend(history=each, k=20, by=by) for each in (timed, items[::-1]))
+        assert one[0].tolist() == other[0].tolist()
+
+
+@pytest.mark.parametrize(("history", "word"), [
+    ([{"item": 1, "time": "2024-01-01"}, 2], "some items have a time"), ([{"time": 3}], "expected an item"),
+    ([{"item": 1, "weight": 0}], "from 1e-6"), ([{"item": 1, "weight": True}], "from 1e-6"),
+    ([{"item": 1, "when": 3}], "expected an item"), ([{"item": 1, "time": "soon"}], "history: time 'soon'"),
+    ([{"item": 1, "time": 7.0}], "like the newest"),
+])  # fmt: skip
+def test_histories_that_are_wrong_are_refused(history: Any, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        Recommender(ordered()).recommend(history=history)
+
+
+def test_lists_at_a_later_time_are_those_of_the_reranker_at_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ordered()
+    assert run.clock is not None
+    newest, users = run.clock.now, torch.arange(run.log.shape[0])
+    assert newest == run.data.times(run.learned).data.max()
+    model = Recommender(run, "arrays")
+    plain = model.recommend(k=20)
+    assert model.recommend(k=20, at=newest)[0].tolist() == plain[0].tolist()
+    clock = run.clock_at(newest + 90 * 86_400)
+    lists, scores = run.reranked_at(clock, users)
+    ids = model.item_ids.values
+    user = model.user_ids.values[[4]].tolist()[0]
+    found = model.recommend([user], k=5, at=newest + 90 * 86_400, rules=Rules(filter_viewed=True))
+    shown = [item for item in lists[4].tolist() if item not in model.viewed[[4]].indices][:5]
+    assert found[0][0].tolist() == ids[shown].tolist()
+    later = datetime.fromtimestamp(newest, UTC) + timedelta(days=90)
+    assert model.recommend([user], k=5, at=later)[0].tolist() == found[0].tolist()
+    assert (model.recommend(k=20, at=later)[0] != plain[0]).any()
+    used, history = np.diff(run.log.indptr) > 0, ids[:4].tolist()
+    assert (model.recommend(history=history, at=later)[1] != model.recommend(history=history)[1]).any()
+    monkeypatch.setattr(FoldedHead, "__call__", as_known)
+    agreed = run.fold_in.as_of(clock).agree(run.log, run.data.times(run.learned))
+    assert np.allclose(agreed.votes["reranked"][used], scores[used], atol=1e-3)
+    assert (agreed.lists == lists)[used].float().mean() > 0.99  # but for ties of rounding
+
+
+def test_a_time_that_is_too_early_or_without_effect_is_said() -> None:
+    model = Recommender(ordered())
+    with pytest.raises(ConfigError, match="earlier than the newest event that the run has learned"):
+        model.recommend(k=3, at="1999-01-01")
+    newest = walks()["timestamp"].max()
+    with pytest.warns(ConcfWarning, match="no effect, since student knows no time"):
+        model.recommend(k=3, by="student", at=newest)
+    for log in (walks(), walks().drop("timestamp")):
+        blind = Recommender(train(prepare(log, protocol="random"), SMALL, seed=3))
+        with pytest.warns(ConcfWarning, match="no effect, since the run uses no ages"):
+            assert blind.recommend(k=3, at=newest).equals(blind.recommend(k=3))
+
+
+def test_the_command_takes_a_time(whole: Path, concf: CLI, tmp_path: Path) -> None:
+    by_time().save(tmp_path / "data")
+    words = ("recommend", whole, "--data", tmp_path / "data", "--users", "3", "--json")
+    _, now, _ = concf(*words)
+    code, later, err = concf(*words, "--at", "2090-01-31")
+    assert (code, err) == (0, "")
+    assert [row["score"] for row in json.loads(now)] != [row["score"] for row in json.loads(later)]
+    code, _, err = concf(*words, "--at", "1999-01-31")
+    assert (code, "--at 1999-01-31: earlier than the newest event" in err) == (2, True)
 
 
 def test_a_run_by_time_serves_histories_and_explains(whole: Path) -> None:

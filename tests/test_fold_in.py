@@ -18,6 +18,7 @@ from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
+from concf.inference.lookup import NONE, History
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, train
@@ -145,7 +146,7 @@ def run() -> Run:
 def test_a_known_user_s_vectors_and_history_give_the_list_of_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consensus, the features and how they are standardised are those of known users, to the last place."""
 
-    def as_known(self: FoldedHead, _histories: csr_array) -> object:
+    def as_known(self: FoldedHead, *_histories: csr_array | None) -> object:
         return self.factors
 
     monkeypatch.setattr(FoldedHead, "__call__", as_known)
@@ -183,9 +184,9 @@ def test_a_history_has_the_list_that_it_has_among_others(run: Run) -> None:
     ranker, new = Ranker(run), drawn(5, run.log.shape[1], seed=17, share=0.15)
     used = np.split(new.indices.astype(np.int64), new.indptr[1:-1])
     for name in run.rows():
-        together = ranker.of_histories(used, 8, name, used)
+        together = ranker.of_histories([History.of(own) for own in used], 8, name, used)
         for own, (items, scores) in zip(used, together, strict=True):
-            ((listed, values),) = ranker.of_histories([own], 8, name, [own])
+            ((listed, values),) = ranker.of_histories([History.of(own)], 8, name, [own])
             assert listed.tolist() == items.tolist(), name
             assert values == pytest.approx(scores, abs=1e-4)
 
@@ -222,7 +223,7 @@ def test_nobody_s_history_is_the_average_user_s_whoever_ranks(run: Run) -> None:
     order = walks.double().mean(0).sort(descending=True, stable=True).indices
     place = [*run.settings.heads, *run.settings.fixed_voters].index("rp3beta")
     assert set(voted[place, 0, :8].tolist()) == set(order[:8].tolist())
-    ((items, scores),) = ranker.of_histories([np.empty(0, np.int64)], 5, CONSENSUS, [np.empty(0, np.int64)])
+    ((items, scores),) = ranker.of_histories([History.of(NONE)], 5, CONSENSUS, [NONE])
     assert len(items) == 5
     assert (np.diff(scores) <= 0).all()
 
@@ -230,7 +231,7 @@ def test_nobody_s_history_is_the_average_user_s_whoever_ranks(run: Run) -> None:
 def test_every_surface_gives_the_re_ranked_list_of_a_history(run: Run) -> None:
     model, new = Recommender(run), np.array([3, 8, 21, 30])
     ids = model.item_ids.values
-    agreed = run.fold_in.agree(model.ranker.rows_of([new]))
+    agreed = run.fold_in.agree(*model.ranker.rows_of([History.of(new)]))
     assert agreed.votes["reranked"].shape == agreed.lists.shape
     for by, lists in ((CONSENSUS, agreed.lists), (R_CONSENSUS, agreed.plain)):
         found = model.recommend(history=ids[new].tolist(), k=7, by=by)

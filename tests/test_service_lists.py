@@ -148,6 +148,30 @@ def test_histories_are_folded_in(client: Client, model: Recommender) -> None:
         assert_same(mine["items"], ranked(ids[place], scores[place]))
 
 
+def test_a_history_has_an_order_and_may_have_times_and_weights(client: Client, model: Recommender) -> None:
+    items = model.item_ids.values[[5, 0, 9]].tolist()
+    events = [{"item": item, "time": None, "weight": 1 + place} for place, item in enumerate(items)]
+    for history in (items[::-1], events):
+        wanted = ranked(*model.recommend(history=history, k=4))
+        for body in ({"history": history}, {"histories": {"new": history}}):
+            assert_same(client.post("/recommend", body | {"k": 4}).json()["lists"][0]["items"], wanted)
+        view = client.post("/explore", {"history": history, "k": 4}).json()
+        assert [each["item"] for each in view["history"]] == [
+            each if history is not events else each["item"]
+            for each in history  # type: ignore[index]
+        ]
+    for event, word in (
+        ({"item": items[0], "weight": 0}, "weight"), ({"time": 3}, "item"), ({"item": items[0], "when": 3}, "when"),
+        ({"item": True}, "item"), (True, "expected an id"),
+    ):  # fmt: skip
+        answer = client.post("/recommend", {"history": [items[1], event]})
+        assert problem(answer) == (422, "bad_request")
+        assert (answer.json()["where"], word in answer.json()["detail"]) == ("body.history.1", True)
+    mixed = [items[0], {"item": items[1], "time": "2024-05-01"}]
+    for path in ("/recommend", "/explore"):
+        assert problem(client.post(path, {"history": mixed})) == (409, "refused_rule")
+
+
 def test_strangers_get_what_is_popular_if_asked_for(client: Client, model: Recommender) -> None:
     wanted = expected(model, "nobody", 7, rules=Rules(unknown="popular"))
     answer = client.get("/recommend/nobody?popular=true&k=7").json()

@@ -65,6 +65,18 @@ class Sequences:
         yield from zip(*map(np.split, orders, counts), strict=True)
 
 
+def faded(histories: csr_array, times: csr_array | None, memory: float | None) -> csr_array:
+    """[n, items] exp(-l / memory) for each pair of histories [n, items], l the number of the user's later sets.
+
+    times: [n, items]; None: each history is one set. memory: None: pairs do not fade
+    """
+    weight = np.ones(histories.nnz, np.float32)
+    if times is not None and memory is not None:
+        log = Sequences.of(histories, times)
+        weight[log.cell] = np.exp(-log.later / memory)[log.of_set]
+    return csr_array((weight, histories.indices, histories.indptr), shape=histories.shape)
+
+
 class SLIST(Settings):
     """B = argmin alpha |X - X B|^2 + (1 - alpha) |W^(1/2) (Y - Z B)|^2 + regularisation |B|^2 with diag B = 0.
 
@@ -97,15 +109,12 @@ class SLIST(Settings):
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(system))
         weights = torch.mm(inverse, targets, out=system)
         weights -= inverse.mul_(weights.diagonal() / inverse.diagonal())
-        now = np.empty(train.nnz, np.float32)
-        now[log.cell] = np.exp(-log.later / self.memory)[log.of_set] if self.memory else 1.0
-        histories = csr_array((now, train.indices, train.indptr), shape=train.shape)
         weights = weights.float().fill_diagonal_(0.0)
-        return Fitted(regression(weights, histories).function, partial(regression, weights))
+        return Fitted(regression(weights, faded(train, times, self.memory)).function, partial(regression, weights))
 
-    def fold_in(self, fitted: Fitted, histories: csr_array) -> ScoreFunction:
-        """x B, of histories x [n, items], each of which is one set."""
-        return fitted.folded(histories)
+    def fold_in(self, fitted: Fitted, histories: csr_array, times: csr_array | None = None) -> ScoreFunction:
+        """x B, of histories [n, items] and their times; None: each is one set."""
+        return fitted.folded(faded(histories, times, self.memory))
 
     def grams(self, log: Sequences, n_items: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """([items, items], [items, items]) Z'WZ and Z'WY, without the rows: summed over a user's pairs of pairs.
@@ -188,10 +197,10 @@ class SequenceALS(ALS):
         mapped = torch.linalg.solve(gram, cross).to(item)
         return Sequenced(history @ mapped, item, map=mapped)
 
-    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
-        """Of histories [n, items], each of which is one set."""
+    def fold_in(self, fitted: Factors, histories: csr_array, times: csr_array | None = None) -> Factors:
+        """Of histories [n, items] and their times; None: each is one set."""
         mapped = fitted.map if isinstance(fitted, Sequenced) else None
         if mapped is None:
             return super().fold_in(fitted, histories)
-        ones = csr_array((np.ones_like(histories.data), histories.indices, histories.indptr), shape=histories.shape)
-        return Factors(torch.from_numpy(ones @ fitted.item.cpu().numpy()).to(mapped) @ mapped, fitted.item)
+        history = faded(histories, times, self.memory) @ fitted.item.cpu().numpy()
+        return Factors(torch.from_numpy(history).to(mapped) @ mapped, fitted.item)

@@ -40,7 +40,8 @@ class Vote:
 
     Beside `fit`, which then also takes `group=` unless it is timed, it has `fold_in`.
 
-    `fold_in(fitted, histories)` scores histories [n, items] of new users, as `fit` does those of the log.
+    `fold_in(fitted, histories)` scores histories [n, items] of new users, as `fit` does those of the log; that of a
+    timed one also takes `times=`, [n, items].
 
     grid:   values of its settings that are searched, on validation
     fixed:  settings that are not

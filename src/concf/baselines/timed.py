@@ -58,6 +58,10 @@ class RecentPopularity(Popularity):
         recent = csr_array((train.data * (age <= oldest), train.indices, train.indptr), shape=train.shape)
         return super().fit(recent, seed, device)
 
+    def fold_in(self, fitted: Factors, histories: csr_array, times: csr_array | None = None) -> Factors:  # noqa: ARG002
+        """The same for histories [n, items]."""
+        return super().fold_in(fitted, histories)
+
 
 class Decayed(Settings):
     """A baseline that is fitted to a log whose weights are halved with every half-life of age."""

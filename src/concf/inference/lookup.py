@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Required, TypeAlias, cast
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
 from concf.data.ids import Ids
+from concf.data.reading.times import When, in_unit_of
 from concf.errors import ConfigError, DataError, note
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     Users: TypeAlias = "OneOrMany | None"  # None: everyone
     ByUser: TypeAlias = "Mapping[int, OneOrMany] | Mapping[str, OneOrMany] | Mapping[UUID, OneOrMany]"
     ItemsByUser: TypeAlias = "OneOrMany | ByUser"  # for everyone, or by user
+    Events: TypeAlias = "OneOrMany | Iterable[Id | Event]"  # of one user, oldest first
+    EventsByUser: TypeAlias = "Mapping[int, Events] | Mapping[str, Events] | Mapping[UUID, Events]"
 
 Id = int | str | np.integer[Any] | UUID
 Positions = NDArray[np.int64]
@@ -29,7 +33,36 @@ Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, b
 UnknownUsers = Literal["raise", "popular"]
 UnknownItems = Literal["ignore", "error"]
 NAMED = 5  # unknown items named by a warning
+LEAST_WEIGHT = 1e-6  # of an item of a history; the largest is its inverse
 NONE: Positions = np.empty(0, np.int64)
+
+
+class Event(TypedDict, total=False):
+    """An item of a history. time: a date, or a time in the log's unit; weight: 1 for an average interaction"""
+
+    item: Required[Id]
+    time: When | None
+    weight: float
+
+
+class History(NamedTuple):
+    """One user's items: [n] positions, ascending; [n] times in the log's unit; [n] weights."""
+
+    items: Positions
+    times: NDArray[np.float64]
+    weights: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, items: Positions) -> History:
+        """A set of items at one time, each with weight 1."""
+        return cls(items, np.zeros(len(items)), np.ones(len(items), np.float32))
+
+    def then(self, later: History) -> History:
+        """Append another history; of a repeated item its first event counts, as in a log."""
+        times = np.concatenate([self.times, later.times])
+        order = np.argsort(times, kind="stable")
+        items, first = np.unique(np.concatenate([self.items, later.items])[order], return_index=True)
+        return History(items, times[order][first], np.concatenate([self.weights, later.weights])[order][first])
 
 
 class ItemLookup:
@@ -58,6 +91,23 @@ class ItemLookup:
         """Positions of the known items."""
         positions = self.positions(items, argument)
         return positions[positions >= 0]
+
+    def history(self, events: Events, now: float, newest: float | None = None) -> History:
+        """Known items of a user's events. Without times they follow one another from now on; a Python set is one set.
+
+        newest: a time of the log, whose unit times have; None: times are not read
+        """
+        rows = as_events(events)
+        given = [each.get("time") for each in rows]
+        if len({time is None for time in given}) > 1:
+            raise ConfigError("history: some items have a time and others have none. Give each a time, or none")
+        order = np.zeros(len(rows)) if isinstance(events, set | frozenset) else np.arange(len(rows))
+        times = now + 2 * abs(np.spacing(now)) * (1 + order)
+        if newest is not None and given and given[0] is not None:
+            times = np.array([in_unit_of(newest, cast(When, time), f"history: time {time!r}") for time in given])
+        items = self.positions([each["item"] for each in rows], "history")
+        weights, known = np.array([each.get("weight", 1.0) for each in rows], np.float32), items >= 0
+        return History(items[known], times[known], weights[known])
 
     def by_user(
         self, users: NDArray[Any], items: ItemsByUser | None, argument: str
@@ -99,6 +149,20 @@ def as_array(ids: OneOrMany) -> NDArray[Any]:
     array = np.empty(len(several), object)
     array[:] = [plain(each) for each in several]
     return array
+
+
+def as_events(events: Events) -> list[Event]:
+    """[n] one item or several, with or without time and weight."""
+    several = [events] if isinstance(events, Mapping) else as_array(cast("OneOrMany", events)).tolist()
+    rows = [cast(Event, each) if isinstance(each, Mapping) else Event(item=each) for each in several]
+    for each in rows:
+        weight = each.get("weight", 1.0)
+        number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
+        fits = number and LEAST_WEIGHT <= weight <= 1 / LEAST_WEIGHT
+        if "item" not in each or each.keys() - Event.__annotations__ or not fits:
+            form = "{'item': id, 'time': date or number, 'weight': number from 1e-6 to 1e6}"
+            raise ConfigError(f"history: found {each!r}; expected an item, or {form}, of which item alone is needed")
+    return rows
 
 
 def is_integer(value: object) -> bool:

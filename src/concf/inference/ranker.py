@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from functools import cached_property
 from math import isqrt
 from typing import Any, Literal, TypeVar
@@ -20,20 +21,27 @@ from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.evaluation.scorers import Factors, ListFunction
 from concf.inference.explain import Contributions, Explanation, Votes, similarity_shares, speakers
-from concf.inference.lookup import Id, Positions, Short
+from concf.inference.lookup import NONE, History, Id, Positions, Short
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
+from concf.runs.fold_in import FoldIn
 from concf.runs.run import Run
+from concf.strong.features import Clock
+from concf.strong.run import StrongRun
 
 CELLS = 1 << 24  # largest table [users, items] of scores in memory
 T = TypeVar("T")
+Rows = tuple[csr_array, csr_array]  # [n, items of the run] weights and times of n histories
 
 
 class Ranker:
     """Heads of a run, each at its best epoch, and their consensus; users and items are positions.
 
     items: a catalogue whose new items are ranked too, see `concf.inference.new_items`
+    clock: times of the log as of another time than that of its newest pair
     """
+
+    clock: Clock | None = None
 
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
@@ -44,6 +52,20 @@ class Ranker:
         self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
         self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
+
+    def as_of(self, clock: Clock) -> Ranker:
+        """The same at another time."""
+        other = copy(self)
+        other.clock = clock
+        for name in ("fold_in", "contributions"):
+            vars(other).pop(name, None)
+        return other
+
+    @cached_property
+    def fold_in(self) -> FoldIn:
+        """The heads and the consensus for histories."""
+        run, clock = self.run, self.clock
+        return run.fold_in.as_of(clock) if clock is not None and isinstance(run, StrongRun) else run.fold_in
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
@@ -167,12 +189,17 @@ class Ranker:
         stored = self.run.best[by].lists
         assert stored is not None
         self._check_length(max(ks, default=0))
-        lists, votes, head = stored.cpu().numpy(), self.votes(by), self.run.best_head()
+        votes, head, rows = self.votes(by), self.run.best_head(), torch.from_numpy(users)
+        lists, scores = stored.cpu()[rows], list[Tensor | None]([None] * len(users))
+        if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun):
+            lists, moved = self.run.reranked_at(self.clock, rows)
+            scores = list(moved)
         agreed = [
-            self._agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)
+            self._agreed(user, listed.numpy(), k, votes, own, score)
+            for user, listed, k, own, score in zip(users, lists, ks, hidden, scores, strict=True)
         ]
         agreed = self._with_new(agreed, ks, lambda: self.short(users, ks, head, hidden))
-        without = np.flatnonzero(lists[users, 0] < 0).tolist()
+        without = (lists[:, 0] < 0).nonzero()[:, 0].tolist()
         if without:
             closed = [np.union1d(hidden[at], self.run.unlisted[[users[at]]].indices) for at in without]
             ranked = self.short(users[without], [ks[at] for at in without], head, closed)
@@ -189,27 +216,33 @@ class Ranker:
     @property
     def reranks(self) -> bool:
         """Whether the consensus of a new history is re-ranked, as for users of the log."""
-        return CONSENSUS in self.names and self.run.fold_in.weights is not None
+        return CONSENSUS in self.names and self.fold_in.weights is not None
 
-    def folded_votes(self, histories: csr_array, by: str) -> tuple[NDArray[np.int32], Votes]:
-        """[n, L] consensus lists for histories [n, items], and their votes."""
-        agreed = self.run.fold_in.agree(histories)
+    def folded_votes(self, histories: Rows, by: str) -> tuple[NDArray[np.int32], Votes]:
+        """[n, L] consensus lists for n histories, and their votes."""
+        agreed = self.fold_in.agree(*histories)
         lists = agreed.lists if by == CONSENSUS else agreed.plain
         return lists.numpy(), Votes(agreed.votes, lists, self.run, by)
 
-    def rows_of(self, histories: Sequence[Positions]) -> csr_array:
-        """[n, items of the run] the histories as a matrix, without new items."""
-        ends = np.cumsum([0, *map(len, histories)])
-        used = np.concatenate([*histories, np.empty(0, np.int64)])
-        rows = csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
-        return rows if self.new is None else rows[:, : self.run.log.shape[1]]
+    def rows_of(self, histories: Sequence[History]) -> Rows:
+        """[n, items of the run] weights and times of the histories, without new items."""
+        ends = np.cumsum([0, *(len(each.items) for each in histories)])
+        used, times, weights = map(np.concatenate, zip(*histories, History.of(NONE), strict=True))
+        shape, n = (len(histories), self.n_items), self.run.log.shape[1]
+        rows, when = (csr_array((values, used, ends), shape=shape) for values in (weights, times))
+        return (rows, when) if self.new is None else (rows[:, :n], when[:, :n])
 
-    def _agreed(self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions) -> Short:
-        """First k items of a consensus list that may be shown, and their scores."""
+    def _agreed(
+        self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions,
+        scores: Tensor | None = None,
+    ) -> Short:  # fmt: skip
+        """First k items of a consensus list [L] that may be shown, and their scores: given [L], or of the votes."""
         excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
-        first = listed[: k + len(excluded)].tolist()
-        items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
-        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(row, items)
+        first = enumerate(listed[: k + len(excluded)].tolist())
+        ranks = [rank for rank, item in first if item >= 0 and item not in excluded][:k]
+        if scores is not None:
+            return listed[ranks], scores.numpy()[ranks]
+        return listed[ranks], np.zeros(len(ranks), np.float32) if votes is None else votes.worth(row, listed[ranks])
 
     def _with_new(self, agreed: list[Short], ks: Sequence[int], ranked: Callable[[], list[Short]]) -> list[Short]:
         """Insert new items, if there are any, at the ranks that the best head gives them."""
@@ -218,33 +251,33 @@ class Ranker:
         return [self.new.woven(*each) for each in zip(agreed, ranked(), ks, strict=True)]
 
     def of_histories(
-        self, histories: Sequence[Positions], k: int, by: str, hidden: Sequence[Positions],
+        self, histories: Sequence[History], k: int, by: str, hidden: Sequence[Positions],
         among: Positions | None = None,
     ) -> list[Short]:  # fmt: skip
-        """Return the lists of new users, given the items [n] of each history.
+        """Return the lists of new users, given their histories.
 
         Their consensus is re-ranked as for users of the log; without a re-ranker it is by R alone, since new users have
         no rankings over time. hidden, among: see `short`
         """
-        matrix, fold_in = self.rows_of(histories), self.run.fold_in
+        rows = self.rows_of(histories)
         if self.known(by) in self.heads:
             factors = self.factors(by)
-            folded = Factors(fold_in.head(by, matrix).user, factors.item, factors.bias)
+            folded = Factors(self.fold_in.head(by, *rows).user, factors.item, factors.bias)
             scores = folded.scores(torch.arange(len(histories))).numpy()
             return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
-        left_out = all(np.isin(used, own).all() for used, own in zip(histories, hidden, strict=True))
+        left_out = all(np.isin(used.items, own).all() for used, own in zip(histories, hidden, strict=True))
         if self.reranks and left_out and among is None and histories:
             self._check_length(k)
-            lists, votes = self.folded_votes(matrix, by)
+            lists, votes = self.folded_votes(rows, by)
             agreed = [self._agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
             head = self.run.best_head()
             return self._with_new(agreed, [k] * len(agreed), lambda: self.of_histories(histories, k, head, hidden))
-        return self._by_rank([(each, each.user) for each in self.folded_voters(matrix).values()], k, hidden, among)
+        return self._by_rank([(each, each.user) for each in self.folded_voters(rows).values()], k, hidden, among)
 
-    def folded_voters(self, histories: csr_array) -> dict[str, Factors]:
-        """Voting heads, with a user vector for each history [n, items of the run]."""
+    def folded_voters(self, histories: Rows) -> dict[str, Factors]:
+        """Voting heads, with a user vector for each of n histories."""
         return {
-            name: Factors(self.run.fold_in.head(name, histories, voting=True).user, each.item, each.bias)
+            name: Factors(self.fold_in.head(name, *histories, voting=True).user, each.item, each.bias)
             for name, each in self.voters.items()
         }
 

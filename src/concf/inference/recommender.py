@@ -12,15 +12,29 @@ import torch
 from numpy.typing import NDArray
 
 from concf.consensus.consensus import CONSENSUS
-from concf.errors import ConfigError, note
+from concf.data.reading.times import When, in_unit_of, moment
+from concf.errors import ConfigError, note, option
 from concf.inference.explain import Explanation
 from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, column_type, long_table
-from concf.inference.lookup import NONE, ItemLookup, Positions, Short, as_array, hidden_items, is_one, plain, user_rows
+from concf.inference.lookup import (
+    NONE,
+    History,
+    ItemLookup,
+    Positions,
+    Short,
+    as_array,
+    as_events,
+    hidden_items,
+    is_one,
+    plain,
+    user_rows,
+)
 from concf.inference.ranker import Ranker, highest
 from concf.inference.rules import Rules, catalogue_of
 from concf.models import load_run
 from concf.runs.run import Run
 from concf.runtime.arguments import check_count
+from concf.strong.run import StrongRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +43,7 @@ if TYPE_CHECKING:
 
     from concf.data.ids import Ids
     from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
-    from concf.inference.lookup import ByUser, Column, Id, ItemsByUser, OneOrMany, UnknownItems, Users
+    from concf.inference.lookup import Column, Events, EventsByUser, Id, ItemsByUser, OneOrMany, UnknownItems, Users
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
@@ -42,12 +56,13 @@ class ListOptions(TypedDict, total=False):
     items: ItemsByUser | None
     exclude: ItemsByUser | None
     rules: Rules | None
+    at: When | None
 
 
 class Options(ListOptions, total=False):
     """The same, with the history."""
 
-    history: ItemsByUser | None
+    history: Events | EventsByUser | None
 
 
 class Recommender:
@@ -135,27 +150,28 @@ class Recommender:
     def recommend(self, users: Users = None, k: int = 10, *, frame: Arrow, **options: Unpack[Options]) -> pa.Table: ...
     @overload
     def recommend(  # type: ignore[overload-overlap]  # text is iterable too
-        self, users: Id, k: int = 10, *, history: OneOrMany | None = None, frame: Arrays, **options: Unpack[ListOptions]
+        self, users: Id, k: int = 10, *, history: Events | None = None, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     @overload
     def recommend(  # type: ignore[overload-overlap]  # a mapping is iterable too
-        self, users: Column | None = None, k: int = 10, *, history: ByUser | None = None, frame: Arrays,
+        self, users: Column | None = None, k: int = 10, *, history: EventsByUser | None = None, frame: Arrays,
         **options: Unpack[ListOptions],
     ) -> ManyLists: ...  # fmt: skip
     @overload
     def recommend(
-        self, users: None = None, k: int = 10, *, history: OneOrMany, frame: Arrays, **options: Unpack[ListOptions]
+        self, users: None = None, k: int = 10, *, history: Events, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     def recommend(
-        self, users: Users = None, k: int = 10, *, by: str | None = None, history: ItemsByUser | None = None,
+        self, users: Users = None, k: int = 10, *, by: str | None = None, history: Events | EventsByUser | None = None,
         items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
-        frame: Library | None = None,
+        at: When | None = None, frame: Library | None = None,
     ) -> Frame | ManyLists | OneList:  # fmt: skip
         """Return the best k items of each user, best first.
 
             model.recommend("alice")
             model.recommend(["alice", "bob"], k=5, exclude=["sold out"])
-            model.recommend(history=["a", "c"])
+            model.recommend(history=["a", "c"])  # the newest last
+            model.recommend(history=[{"item": "a", "time": "2026-11-01"}, {"item": "c", "time": "2026-11-17"}])
             model.recommend("alice", rules=concf.Rules("items.parquet", where="price < 20", at_most={"category": 2}))
 
         Returns a frame `user_id, item_id, score, rank` (from 1) in the library of the log that was fitted, or with
@@ -165,16 +181,21 @@ class Recommender:
         users:   an id, several (a list, an array, a column of a frame), or None for everyone
         k:       the length of the lists, 1 or more
         by:      "consensus" (the default), "R-consensus", or the name of a head
-        history: items of a new user, or a mapping of users to items. They are added to the history of a user of the
-                 log. The users are folded in (`concf.strong.fold_in`); their consensus is re-ranked as for
-                 others, or by rank alone without a re-ranker. A user without known items gets the average user's list
+        history: items of a new user, oldest first, or a mapping of users to items. An item is an id, or a dictionary
+                 {"item", "time", "weight"}; items at equal times, and those of a Python set, have no order. They are
+                 added to the history of a user of the log. The users are folded in (`concf.strong.fold_in`); their
+                 consensus is re-ranked as for others, or by rank alone without a re-ranker. A user without known items
+                 gets the average user's list. Order and times matter only where the run uses them (docs/time.md)
         items:   only these may be recommended: to everyone, or as a mapping of users to items
         exclude: these may not be recommended: to anyone, or as a mapping
         rules:   conditions on items, diversity, and how used items and unknown ids are treated; see `concf.Rules`
+        at:      when the lists are shown, a date or a time in the log's unit; None: at the newest learned event. It
+                 changes the consensus of a run that uses the ages of items and the idleness of users
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
         k = check_count("k", k)
-        names, blocks, shortage = self.blocks(users, k, history, by=by, items=items, exclude=exclude, rules=rules)
+        options: ListOptions = {"by": by, "items": items, "exclude": exclude, "rules": rules, "at": at}
+        names, blocks, shortage = self.blocks(users, k, history, **options)
         if shortage:
             note(shortage)
         lists = [short for _, block in blocks for short in block]
@@ -184,16 +205,13 @@ class Recommender:
         kind = column_type(self.user_ids, names)
         return as_frame(long_table(names, lists, self.item_ids, kind), frame or self.frame)
 
-    def stream(
-        self, users: Users = None, k: int = 10, *, by: str | None = None, items: ItemsByUser | None = None,
-        exclude: ItemsByUser | None = None, rules: Rules | None = None,
-    ) -> Iterator[pa.Table]:  # fmt: skip
+    def stream(self, users: Users = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
         """Yield the lists of `recommend` as Arrow tables of a few thousand users each, in bounded memory.
 
         Errors and warnings come before the first table. Arguments: see `recommend`
         """
         k = check_count("k", k)
-        names, blocks, shortage = self.blocks(users, k, by=by, items=items, exclude=exclude, rules=rules)
+        names, blocks, shortage = self.blocks(users, k, **options)
         if shortage:
             note(shortage)
         kind = column_type(self.user_ids, names)
@@ -205,9 +223,9 @@ class Recommender:
         return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
     def blocks(
-        self, users: Users, k: int, history: ItemsByUser | None = None, *, by: str | None = None,
+        self, users: Users, k: int, history: Events | EventsByUser | None = None, *, by: str | None = None,
         items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
-        size: int | None = None,
+        at: When | None = None, size: int | None = None,
     ) -> tuple[NDArray[Any], Iterator[Block], str | None]:  # fmt: skip
         """Return user ids, an iterator over blocks of lists, and a note if a condition leaves fewer than k items.
 
@@ -215,8 +233,8 @@ class Recommender:
         Other arguments: see `recommend`
         """
         by, rules = self.ranker.known(self.default if by is None else by), rules or Rules()
-        lookup = ItemLookup(self.item_ids, rules.unknown_items)
-        used = None if history is None else self._histories(users, history, lookup)
+        lookup, ranker = ItemLookup(self.item_ids, rules.unknown_items), self._as_of(at, by)
+        used = None if history is None else self._histories(users, history, lookup, ranker)
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
         rows = user_rows(self.user_ids, names, rules.unknown if used is None else "popular")
@@ -234,9 +252,9 @@ class Recommender:
 
         def draw(at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None) -> list[Short]:
             if histories is not None:
-                return self.ranker.of_histories([histories[row] for row in at], k, by, hidden, among)
+                return ranker.of_histories([histories[row] for row in at], k, by, hidden, among)
             anew = not filter_viewed or among is not None
-            lists = self.ranker.short(rows[at].clip(min=0), [k] * len(at), by, hidden, anew=anew, among=among)
+            lists = ranker.short(rows[at].clip(min=0), [k] * len(at), by, hidden, anew=anew, among=among)
             for row in np.flatnonzero(rows[at] < 0).tolist():
                 lists[row] = highest(self.ranker.popularity.copy(), k, hidden[row])
             return lists
@@ -247,7 +265,7 @@ class Recommender:
                 at = np.arange(begin, min(begin + step, len(names)))
                 seen = [NONE] * len(at)
                 if filter_viewed and histories is not None:
-                    seen = [histories[row] for row in at]
+                    seen = [histories[row].items for row in at]
                 elif filter_viewed:
                     seen = [_row(self.viewed, row) for row in rows[at].tolist()]
                 seen = [self._hidden(row, each) for row, each in zip(rows[at].tolist(), seen, strict=True)]
@@ -257,18 +275,48 @@ class Recommender:
 
         return names, blocks(), applied.shortage(k) if applied else None
 
-    def _histories(self, users: Users, history: ItemsByUser, lookup: ItemLookup) -> dict[Any, Positions]:
-        """User -> positions of the items of the given history and of the log."""
+    def _as_of(self, at: When | None, by: str) -> Ranker:
+        """The ranker at a time, which may not be earlier than the newest learned event."""
+        run, asked = self.run, option("at", at)
+        if at is None:
+            return self.ranker
+        clock = run.clock if isinstance(run, StrongRun) else None
+        reason = "the run uses no ages (`time` in its summary)" if by == CONSENSUS else f"{by} knows no time"
+        if run.data.interactions.timestamp is not None:
+            newest = float(run.data.times(run.learned).data.max(initial=-np.inf))
+            now = in_unit_of(newest, at, asked)
+            if now < newest:
+                raise ConfigError(f"{asked}: earlier than the newest event that the run has learned ({moment(newest)})")
+            if clock is not None and by == CONSENSUS and isinstance(run, StrongRun):
+                return self.ranker if now == newest else self.ranker.as_of(run.clock_at(now))
+        note(f"{asked}: it has no effect, since {reason}")
+        return self.ranker
+
+    def history(self, events: Events, lookup: ItemLookup, row: int = -1, ranker: Ranker | None = None) -> History:
+        """A history, after that of the user of the log at `row`, if there is one."""
+        times, items = self.run.data.interactions.timestamp, _row(self.viewed, row)
+        newest = None if times is None else float(times.max())
+        clock = (ranker or self.ranker).clock
+        before = History.of(items)
+        if times is not None and len(items):
+            before = before._replace(times=times[self.viewed.indptr[row] : self.viewed.indptr[row + 1]].astype(float))
+        now = max(newest or 0.0, -np.inf if clock is None else clock.now)
+        return before.then(lookup.history(events, now, newest))
+
+    def _histories(
+        self, users: Users, history: Events | EventsByUser, lookup: ItemLookup, ranker: Ranker
+    ) -> dict[Any, History]:
+        """User -> the given history, after that of the log."""
         if users is not None and (isinstance(history, Mapping) or not is_one(users)):
             raise ConfigError("a history is one user's; for several, give a mapping of users to items, without `users`")
         given: Mapping[Any, Any] = history if isinstance(history, Mapping) else {users: history}
-        several = {plain(name): as_array(items) for name, items in given.items()}
+        several = {plain(name): each if isinstance(each, set) else as_events(each) for name, each in given.items()}
         rows = user_rows(self.user_ids, as_array(list(several)), "popular").tolist()
         used = {
-            name: np.union1d(lookup.known(items, "history"), _row(self.viewed, row)).astype(np.int64)
-            for (name, items), row in zip(several.items(), rows, strict=True)
+            name: self.history(events, lookup, row, ranker)
+            for (name, events), row in zip(several.items(), rows, strict=True)
         }
-        emptied = sum(len(items) > 0 and not len(used[name]) for name, items in several.items())
+        emptied = sum(len(events) > 0 and not len(used[name].items) for name, events in several.items())
         if emptied:
             note(f"history: {emptied} of {len(used)} users have no known item, and get the list of the average user")
         return used

@@ -7,7 +7,7 @@ go through the same consensus as those of a known user. A history without any kn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from concf.runs.settings import RunSettings
 CELLS = 1 << 24  # of a table [histories, items] that is held at a time
 RIDGE = 3.0  # chosen on held-out users by benchmarks/bench_folding.py
 STEPS, PRECISION = 200, 1e-5  # of conjugate gradients: the most steps, and the relative residual to stop at
-Solve = Callable[[csr_array], Tensor]  # histories [n, items] -> user vectors [n, d]
+Times: TypeAlias = csr_array | None  # [n, items] of histories, in the log's unit; None: each is one set, of now
+Solve = Callable[[csr_array, Times], Tensor]  # histories [n, items], and their times -> user vectors [n, d]
 
 
 class Agreed(NamedTuple):
@@ -40,14 +41,14 @@ class FoldedHead:
     def __init__(self, factors: Factors, solve: Solve) -> None:
         self.factors, self.solve, self.average = factors, solve, factors.user.mean(0)
 
-    def __call__(self, histories: csr_array) -> Factors:
+    def __call__(self, histories: csr_array, times: Times = None) -> Factors:
         """The head, with a user for each history [n, items], solved in blocks."""
         n, n_items = histories.shape
         user, rows = self.average.repeat(n, 1), np.flatnonzero(np.diff(histories.indptr))
         size = max(1, CELLS // n_items)
         for begin in range(0, len(rows), size):
-            block = rows[begin : begin + size]
-            user[block] = self.solve(histories if len(block) == n else histories[block])
+            block = rows[begin : begin + size] if size < n or len(rows) < n else slice(None)
+            user[block] = self.solve(histories[block], None if times is None else times[block])
         return Factors(user, self.factors.item, self.factors.bias)
 
 
@@ -72,19 +73,19 @@ class FoldIn:
         self.votes = {name: tensor.cpu() for name, tensor in votes.items()}
         self._folded: dict[tuple[str, bool], FoldedHead] = {}
 
-    def head(self, name: str, histories: csr_array, *, voting: bool = False) -> Factors:
+    def head(self, name: str, histories: csr_array, times: Times = None, *, voting: bool = False) -> Factors:
         """A head, with a user for each history. voting: as it is at the best of the consensus, not at its own."""
         if (name, voting) not in self._folded:
             factors = (self.voters if voting else self.heads)[name]
             self._folded[name, voting] = FoldedHead(factors, self._solver(name, factors))
-        return self._folded[name, voting](histories)
+        return self._folded[name, voting](histories, times)
 
     def _solver(self, name: str, factors: Factors) -> Solve:  # noqa: ARG002
         """Function that solves the user vectors of a head: by regression."""
         weights = regress(self.log, factors.user.numpy())
-        return lambda histories: torch.from_numpy(np.asarray(scaled(histories) @ weights, np.float32))
+        return lambda histories, _times: torch.from_numpy(np.asarray(scaled(histories) @ weights, np.float32))
 
-    def agree(self, histories: csr_array) -> Agreed:
+    def agree(self, histories: csr_array, times: Times = None) -> Agreed:  # noqa: ARG002
         """Consensus of histories, as for users of the log; consistency is unknown."""
         chosen, n_items = self.settings.consensus, histories.shape[1]
         k, users = min(chosen.top_k or n_items, n_items), torch.arange(histories.shape[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,9 @@ from concf.service import schemas
 from concf.service.limits import Limits
 from concf.service.loading import Served
 from concf.service.problems import Problem
-from concf.service.schemas import Id, Item
+from concf.service.schemas import Event, Id, Item
 
+T = TypeVar("T", Id, Id | Event)
 EVERYONE = object()  # the key of unknown items in lists for all users
 USERS, ITEMS = 32, 3200  # largest part of an answer that is computed and sent at a time
 NEW_USER = "no rankings over time exist for a new history: the consensus is by rank alone"
@@ -69,12 +70,13 @@ class KnownItems:
         self.served, self.refuses = served, unknown == "error"
         self.ignored: dict[object, dict[Id, None]] = {}
 
-    def of(self, items: list[Id], where: str, user: object = EVERYONE) -> list[Id]:
-        """Return the known items of one list."""
+    def of(self, items: list[T], where: str, user: object = EVERYONE) -> list[T]:
+        """Return the known items of one list of ids, or of events."""
         known = []
-        for index, item in enumerate(items):
+        for index, each in enumerate(items):
+            item: Id = each["item"] if isinstance(each, dict) else each
             if position_of(self.served.recommender.item_ids, item) >= 0:
-                known.append(item)
+                known.append(each)
             elif self.refuses:
                 self.served.item_index(item, f"{where}.{index}")
             else:
@@ -125,7 +127,7 @@ def lists(
             _, blocks, shortage = served.recommender.blocks(
                 users, request.k, histories, by=by, items=allow, exclude=deny, rules=rules, size=size
             )
-    except ConfigError as error:  # of a rule
+    except ConfigError as error:  # of a rule, or of times that are not the log's
         raise Problem(409, "refused_rule", str(error), "body") from None
     notes = joined([_by_rank_alone(served, request, by), note, known.note(), shortage])
     head = to_json({"by": by, "note": notes, "unknown_items": known.report()})[:-1] + b',"lists":['
@@ -148,9 +150,9 @@ def joined(notes: Iterable[str | None]) -> str | None:
 
 def _histories(
     served: Served, limits: Limits, request: schemas.HistoryRequest | schemas.HistoriesRequest, known: KnownItems
-) -> dict[Id | None, list[Id]]:
+) -> dict[Id | None, list[Id | Event]]:
     """User -> the known items of the history; a single history has no user."""
-    histories: dict[Id | None, tuple[list[Id], str]]
+    histories: dict[Id | None, tuple[list[Id | Event], str]]
     if isinstance(request, schemas.HistoryRequest):
         histories = {None: (request.history, "body.history")}
     else:
@@ -167,7 +169,7 @@ def _check_users(limits: Limits, users: int, k: int, where: str) -> None:
     limits.check("listed", users * k, where)
 
 
-def _without_history(served: Served, histories: dict[Id | None, list[Id]]) -> str | None:
+def _without_history(served: Served, histories: dict[Id | None, list[Id | Event]]) -> str | None:
     user_ids = served.recommender.user_ids
     count = sum(not history and position_of(user_ids, user) < 0 for user, history in histories.items())
     return f"{count} of {len(histories)} histories have no known item: the list of the average user" if count else None

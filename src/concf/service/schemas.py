@@ -15,11 +15,14 @@ from pydantic import (
     StrictInt,
     StrictStr,
     Tag,
+    TypeAdapter,
+    ValidationError,
     WithJsonSchema,
 )
 from typing_extensions import TypedDict
 
 from concf.inference.explain import Reasons
+from concf.inference.lookup import LEAST_WEIGHT
 from concf.inference.rules import LONGEST
 from concf.service.problems import FORMS, Kind
 
@@ -46,6 +49,36 @@ Id = Annotated[  # as the log has it: 5 is not "5"
     int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
 ]
 Ids = Annotated[list[Id], Field(fail_fast=True)]  # of a mistake in each of very many, the first is enough
+
+
+class Event(TypedDict):
+    """An item of a history. time: a date, or a time in the log's unit; weight: 1 for an average interaction"""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
+    item: Id
+    time: NotRequired[float | str | None]
+    weight: NotRequired[Annotated[float, Field(ge=LEAST_WEIGHT, le=1 / LEAST_WEIGHT)]]
+
+
+_EVENT = TypeAdapter(Event)
+
+
+def _event(value: object) -> int | str | Event:
+    """An id, or an event."""
+    if not isinstance(value, dict):
+        return _id(value)
+    try:
+        return _EVENT.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+AnEvent = Annotated[
+    int | str | Event, PlainValidator(_event),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}, _EVENT.json_schema()]}),
+]  # fmt: skip
+Events = Annotated[list[AnEvent], Field(fail_fast=True)]  # oldest first
 UnknownIds = Annotated[list[Id], Field(max_length=REPORTED)]
 UnknownItems = Literal["ignore", "error"]
 ItemLists = Ids | dict[Text, Ids]  # for all users, or by user
@@ -191,9 +224,9 @@ class UsersRequest(ListsRequest):
 
 
 class HistoryRequest(ListsRequest):
-    """A new user who has used these items."""
+    """A new user who has used these items, the oldest first."""
 
-    history: Ids
+    history: Events
     items: Ids | None = None
     exclude: Ids | None = None
 
@@ -201,7 +234,7 @@ class HistoryRequest(ListsRequest):
 class HistoriesRequest(ListsRequest):
     """Several new users by name; a name of the log has used these items too."""
 
-    histories: dict[Text, Ids]
+    histories: dict[Text, Events]
 
 
 def _form(body: object) -> str | None:

@@ -21,7 +21,8 @@ e = 1/1000:
                 newest sets that have five items or more together
     idleness z  ln(e + age of the user's last pair), standardised
 
-The features of a pair are trend, age and newest, and each of them times z.
+The features of a pair are trend, age and newest, and each of them times z. At a time after the newest pair all ages are
+higher, by the same; z is standardised by the mean and deviation at the newest pair.
 """
 
 from __future__ import annotations
@@ -205,49 +206,59 @@ class Bags(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """Times of a log. item: [items, 6] trend and ages; idleness: [users]; bags: newest set, and newest sets of five."""
+    """Times of a log. item: [items, 6] trend and ages; idleness: [users]; bags: newest set, and newest sets of five.
+
+    now, span: as of when, and from the oldest to the newest pair; moments: that idleness is standardised by
+    """
 
     item: Tensor
     idleness: Tensor
     bags: tuple[Bags, Bags]
+    now: float
+    span: float
+    moments: tuple[float, float]
 
     @classmethod
-    def of(cls, log: csr_array, times: csr_array, device: torch.device) -> Clock:
-        """Compute it as of the newest pair of a log. log, times: [users, items] with the same cells."""
-        age, (n_users, n_items) = ages(log, times), log.shape
+    def of(cls, log: csr_array, times: csr_array, device: torch.device, now: float | None = None) -> Clock:
+        """Compute it as of a time, or of the newest pair. log, times: [users, items] with the same cells."""
+        newest, oldest = times.data.max(initial=-np.inf), times.data.min(initial=np.inf)
+        now, span = float(newest if now is None else now), float(newest - oldest) if newest > oldest else 1.0
+        later, (n_users, n_items) = (now - newest) / span if log.nnz else 0.0, log.shape
+        age = ages(log, times) + later
         total = np.bincount(log.indices, minlength=n_items)
         columns, ordered = [], np.sort(age)
         for share in SHARES:
             recent = age <= ordered[: max(1, round(share * len(age)))].max(initial=0.0)
             count = np.bincount(log.indices[recent], minlength=n_items)
             columns.append(np.log((count + 1) / (recent.mean() * total + 1)))
-        for end, start in ((np.minimum, 1.0), (np.maximum, 0.0)):
+        for end, start in ((np.minimum, np.inf), (np.maximum, 0.0)):
             of_item = np.full(n_items, start)
             end.at(of_item, log.indices, age)
             columns.append(np.log(LEAST_AGE + np.where(total > 0, of_item, 0.0)))
-        idle = np.ones(n_users)
+        idle = np.full(n_users, 1.0 + later)
         np.minimum.at(idle, np.repeat(np.arange(n_users), np.diff(log.indptr)), age)
-        idle = np.log(LEAST_AGE + idle)
-        known = idle[np.diff(log.indptr) > 0]
-        idle = (idle - known.mean()) / max(known.std(), 1e-9)
+        known = np.log(LEAST_AGE + idle[np.diff(log.indptr) > 0] - later)
+        moments = float(known.mean()), max(float(known.std()), 1e-9)
+        idle = (np.log(LEAST_AGE + idle) - moments[0]) / moments[1]
         item, idleness = (
             torch.from_numpy(each).to(device, torch.get_default_dtype()) for each in (np.stack(columns, 1), idle)
         )
-        return cls(item, idleness, _newest(log, times, device))
+        return cls(item, idleness, _newest(log, times, device), now, span, moments)
 
     def local(self, users: slice) -> Clock:
         """The same for some users, counted from the first of them."""
         bags = tuple(Bags(each.first[users.start : users.stop + 1], each.items) for each in self.bags)
-        return Clock(self.item, self.idleness[users], (bags[0], bags[1]))
+        return self._replace(idleness=self.idleness[users], bags=(bags[0], bags[1]))
 
-    def folded(self, histories: csr_array) -> Clock:
-        """Of new users, who are active now, and whose histories [n, items] are one set."""
-        device = self.item.device
-        bag = Bags(
-            *(torch.from_numpy(each.astype(np.int64)).to(device) for each in (histories.indptr, histories.indices))
-        )
-        idleness = self.idleness.min() if len(self.idleness) else self.item.new_zeros(())
-        return Clock(self.item, idleness.expand(histories.shape[0]), (bag, bag))
+    def folded(self, histories: csr_array, times: csr_array | None = None) -> Clock:
+        """Of new users, by their histories and times [n, items]; None: each is one set, of now."""
+        if times is None:
+            times = csr_array((np.full(histories.nnz, self.now), histories.indices, histories.indptr), histories.shape)
+        last = np.full(histories.shape[0], -np.inf)
+        np.maximum.at(last, np.repeat(np.arange(len(last)), np.diff(histories.indptr)), times.data)
+        age = np.where(np.isfinite(last), (self.now - last) / self.span, 0.0).clip(min=0.0)
+        idleness = torch.from_numpy((np.log(LEAST_AGE + age) - self.moments[0]) / self.moments[1]).to(self.idleness)
+        return self._replace(idleness=idleness, bags=_newest(histories, times, self.item.device))
 
     def __call__(self, users: Tensor, items: Tensor, direction: Tensor) -> Tensor:
         """[b, L, TIME_FEATURES] features of items [b, L] for users [b]. direction: [items, d] vectors of length 1."""

@@ -9,6 +9,7 @@ those of a known user, with the features standardised by the users of the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from concf.consensus.voters import (
     kept_votes,
 )
 from concf.evaluation.scorers import Factors, Scorer
-from concf.runs.fold_in import Agreed, FoldIn, Solve
+from concf.runs.fold_in import Agreed, FoldIn, Solve, Times
 from concf.strong.features import Clock
 from concf.strong.reranker import Context, Reranker, Weights
 from concf.strong.settings import STUDENT, StrongSettings
@@ -58,9 +59,17 @@ class StrongFoldIn(FoldIn):
         super().__init__(log, settings, heads, voters, votes)
         self.fixed_voters, self.chosen, self.times, self.clock = fixed_voters, chosen, times, clock
 
-    def head(self, name: str, histories: csr_array, *, voting: bool = False) -> Factors:  # noqa: ARG002
+    def as_of(self, clock: Clock) -> StrongFoldIn:
+        """The same at another time."""
+        other = copy(self)
+        other.clock, other._folded = clock, {}
+        vars(other)["context"] = self.context._replace(clock=clock)
+        _ = self.fixed  # fitted once
+        return other
+
+    def head(self, name: str, histories: csr_array, times: Times = None, *, voting: bool = False) -> Factors:  # noqa: ARG002
         """A head, with a user for each history; voters are as they are at their best."""
-        return super().head(name, histories)
+        return super().head(name, histories, times)
 
     def _solver(self, name: str, factors: Factors) -> Solve:
         if name in self.settings.given_vectors:
@@ -68,19 +77,19 @@ class StrongFoldIn(FoldIn):
         chosen = self.chosen.get(name, SOLVED_BY)
         if "temperature" in chosen:
             softmax, length = UserSoftmax(factors.item, chosen["temperature"]), factors.user.norm(dim=1).max()
-            return lambda histories: softmax(histories) * length
+            return lambda histories, _times: softmax(histories) * length
         squares = UserSolver(factors.item, chosen["unobserved"], chosen["penalty"])
         taught = name == STUDENT and self.can_agree  # a student is solved towards its consensus list too
 
-        def solve(histories: csr_array) -> Tensor:
+        def solve(histories: csr_array, times: Times) -> Tensor:
             pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
             if taught:
-                pairs = pairs.and_more(listed_pairs(torch.arange(n), self.agree(histories).lists[:, :LISTED]))
+                pairs = pairs.and_more(listed_pairs(torch.arange(n), self.agree(histories, times).lists[:, :LISTED]))
             return squares(pairs, n)
 
         return solve
 
-    def agree(self, histories: csr_array) -> Agreed:
+    def agree(self, histories: csr_array, times: Times = None) -> Agreed:
         """Consensus of histories, as for users of the log."""
         chosen, n_items = self.settings.consensus, histories.shape[1]
         k, users = min(chosen.top_k or n_items, n_items), torch.arange(histories.shape[0])
@@ -91,7 +100,8 @@ class StrongFoldIn(FoldIn):
                 nothing = torch.full((len(users), k), -1, dtype=torch.int32)
                 voters.append(Voter(name, nothing, None, torch.zeros(len(users), k, LISTED_FEATURES)))
                 continue
-            scorer = _OrAverage(fold_in(histories), histories, of_items)
+            more = {"times": times} if name in timed_voters() else {}
+            scorer = _OrAverage(fold_in(histories, **more), histories, of_items)
             voters.append(by_scores(name, scorer, histories, users, k, of_items))
         if self.settings.snapshots:  # a history has only one
             never = torch.zeros(len(users), k)
@@ -105,7 +115,7 @@ class StrongFoldIn(FoldIn):
             student = self.head(STUDENT, histories)
             lists, scores = first_items(student, histories, users, min(chosen.shown, n_items))
             return Agreed(lists, lists, votes | {"reranked": scores})
-        context = self.context.folded(histories, [each.user for each in heads.values()])
+        context = self.context.folded(histories, [each.user for each in heads.values()], times)
         reranker = Reranker(
             histories, users, voters, weights, length=self.votes["reranked"].shape[1], top_k=k,
             temperature=chosen.temperature, context=context,
@@ -132,7 +142,7 @@ class StrongFoldIn(FoldIn):
         return Context.of(self.log, list(self.voters.values()), CPU, clock=self.clock, least_std=least_std)
 
     @cached_property
-    def fixed(self) -> dict[str, tuple[Callable[[csr_array], Scorer] | None, Tensor]]:
+    def fixed(self) -> dict[str, tuple[Callable[..., Scorer] | None, Tensor]]:
         """Voter without vectors -> function that scores histories, and [4, items] its statistics over the log's users.
 
         A given one has lists of known users, and None for histories; so has one that only a GPU can fit in time.

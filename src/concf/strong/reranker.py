@@ -96,8 +96,8 @@ class Context(NamedTuple):
         heads = list(map(of_head, factors) if group.several else in_blocks(of_head, factors, device))
         return cls(p, q, log, heads, _moments_of(group.join(_logarithms(train))), clock)
 
-    def folded(self, histories: csr_array, users: Sequence[Tensor]) -> Context:
-        """Context of new users by their histories [n, items]. users: for each head their vectors [n, d]
+    def folded(self, histories: csr_array, users: Sequence[Tensor], times: csr_array | None = None) -> Context:
+        """Context of new users by their histories and times [n, items]. users: for each head their vectors [n, d]
 
         Activity is clamped to its range in the log: the weights do not extrapolate, and where all users are equally
         active one item less would be many standard deviations away.
@@ -107,7 +107,7 @@ class Context(NamedTuple):
         known = self.activity[self.log.first.diff() > 0]
         activity = ((_logarithms(histories) - mean) / deviation).to(self.activity).clamp(known.min(), known.max())
         heads = [each.folded(user, log) for each, user in zip(self.heads, users, strict=True)]
-        clock = None if self.clock is None else self.clock.folded(histories)
+        clock = None if self.clock is None else self.clock.folded(histories, times)
         return self._replace(activity=activity, log=log, heads=heads, clock=clock)
 
 

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from concf.inference.explain import Because, Kind, Vote
 from concf.inference.rules import LONGEST
-from concf.service.schemas import Id, K, Request, Text, UnknownIds, UnknownItems, Whole
+from concf.service.schemas import Events, Id, K, Request, Text, UnknownIds, UnknownItems, Whole
 
 Part = Literal["training", "validation", "test"]
 
@@ -171,9 +171,9 @@ class ViewQuery(Compared, Length):
 
 
 class HistoryView(Request):
-    """A history of a new user. compared: whether to rank with the run that `--compare` names too"""
+    """A history of a new user, oldest item first. compared: whether to rank with the run that `--compare` names too"""
 
-    history: list[Id]
+    history: Events
     k: Whole = Field(K, ge=1)
     unknown_items: UnknownItems = "ignore"
     compared: StrictBool = False

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, rank_importance
 from concf.data.parts import origin
+from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import Because, Vote, Votes, about, cross_fitted, similarity_shares, speakers
-from concf.inference.lookup import Short, kind_in_words, position_of
+from concf.inference.lookup import ItemLookup, Short, kind_in_words, position_of
 from concf.inference.rules import AppliedRules
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
@@ -22,6 +23,7 @@ from concf.service.explorer.schemas import Facts, HistoryView, ItemList, Part, S
 from concf.service.explorer.search import Attributes, Search
 from concf.service.limits import Limits
 from concf.service.loading import Served
+from concf.service.problems import Problem
 from concf.service.schemas import Id
 
 Indices = NDArray[np.int64]
@@ -140,17 +142,19 @@ class Explorer:
         """
         known = KnownItems(self.served, request.unknown_items)
         items = known.of(request.history, "body.history")
-        history = [self.served.item_index(item, "body.history") for item in items]
-        used, reranks = np.unique(np.array(history, np.int64)), self.ranker.reranks
-        rows = self.ranker.rows_of([used])
+        try:
+            given = self.recommender.history(items, ItemLookup(self.recommender.item_ids, "error"))
+        except ConfigError as error:  # times that are not the log's
+            raise Problem(409, "refused_rule", str(error), "body.history") from None
+        used, reranks, rows = given.items, self.ranker.reranks, self.ranker.rows_of([given])
 
         def draw(by: str, at: Indices, n: int, hidden: Sequence[Indices], among: Indices | None) -> list[Short]:
-            return self.ranker.of_histories([used] * len(at), n, by, hidden, among)
+            return self.ranker.of_histories([given] * len(at), n, by, hidden, among)
 
         votes = self.ranker.folded_votes(rows, CONSENSUS)[1] if reranks else None
         voters = self.ranker.folded_voters(rows) if self.has_consensus else {}
-        by = CONSENSUS if reranks else R_CONSENSUS
-        view = self._view(draw, request.k, request.where, used, used, by, votes, voters, None, dict.fromkeys(history))
+        by, history = CONSENSUS if reranks else R_CONSENSUS, dict.fromkeys(used[np.argsort(given.times)].tolist())
+        view = self._view(draw, request.k, request.where, used, used, by, votes, voters, None, history)
         note = NEW_USER if self.has_consensus and not reranks else None
         view["note"], view["unknown_items"] = joined([note, known.note()]), known.report()
         return view
