@@ -364,3 +364,16 @@ def test_an_update_keeps_what_was_decided(whole: Path) -> None:
     assert updated.chosen["time"] == run.chosen["time"]
     assert updated.fixed_voters == run.fixed_voters
     assert updated.clock is not None or not run.chosen["time"]["features"]
+
+
+def test_a_refresh_renews_the_clock_and_what_is_popular() -> None:
+    newest = walks()["timestamp"].max()
+    newer = pl.DataFrame({"user_id": range(300), "item_id": [999] * 300, "timestamp": [newest + 86_400] * 300})
+    run = update(ordered(), newer, refresh=True, final=True)
+    assert run.clock is not None
+    assert run.clock.now == newest + 86_400
+    item = int(run.data.interactions.item_ids.values.tolist().index(999))
+    votes = dict(zip([*run.heads, *run.fixed_voters], run.best[CONSENSUS].votes["items"], strict=True))
+    assert (votes["recent-popularity"][300:] == item).any(1).all()
+    assert not any((votes[head] == item)[:, :10].any() for head in ("als-a", "als-b"))
+    assert run.fixed_voters == ordered().fixed_voters

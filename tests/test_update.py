@@ -29,6 +29,7 @@ from concf.models import load_run, train
 from concf.runs.checkpoint import CARD, RunFolder
 from concf.runs.run import Run
 from concf.strong import update_stages as stages
+from concf.strong.softmax import UserSoftmax
 from concf.strong.update import update
 from concf.strong.update_stages import Update, UpdateSettings, beside_neighbours
 
@@ -138,6 +139,50 @@ def test_the_reranker_is_fitted_to_new_pairs_or_carried_over(monkeypatch: pytest
     monkeypatch.setattr(stages, "FEWEST", 1000)
     with pytest.warns(ConcfWarning, match=r"weights are carried over: only \d+ known users"):
         assert update(base(), FIRST).best[CONSENSUS].votes["weights"].equal(weights[0])
+
+
+def test_a_refresh_folds_in_users_with_new_pairs_and_trains_no_voter() -> None:
+    old, run = base(), update(base(), FIRST, refresh=True)
+    assert [record["stage"] for record in run.history] == ["fold-in", "final"]
+    assert run.carried_validation
+    users, items = (getattr(old.data.interactions, ids).positions(getattr(run.data.interactions, ids))
+                    for ids in ("user_ids", "item_ids"))  # fmt: skip
+    assert (items < 0).any()
+    active = set(FIRST.join(BASE, on=["user_id", "item_id"], how="anti")["user_id"].to_list())
+    names, fitted = run.data.interactions.user_ids.values.tolist(), set()
+    for head in ("als-a", "als-b", "softmax-a"):
+        now, was = run.factors(head), old.factors(head)
+        assert torch.equal(now.item[items >= 0], was.item[items[items >= 0]])
+        assert not now.item[items < 0].any()
+        for row in range(0, len(names), 7):
+            pairs_of = run.log[[row]].indices
+            if names[row] not in active:
+                assert torch.equal(now.user[row], was.user[users[row]])
+            elif head == "softmax-a":
+                alone = UserSoftmax(now.item, run.chosen[head]["temperature"])(run.log[[row]])
+                assert torch.allclose(now.user[row], alone[0], atol=1e-4)
+            else:  # the normal equations
+                y, own = now.item.double(), now.item[pairs_of].double()
+                a, b = (run.chosen[head][name] for name in ("unobserved", "penalty"))
+                ridge = b * (len(pairs_of) + a * len(y)) * torch.eye(8, dtype=torch.float64)
+                expected = torch.linalg.solve(a * y.T @ y + own.T @ own + ridge, own.sum(0))
+                assert torch.allclose(now.user[row].double(), expected, atol=1e-3)
+                fitted.add(row)
+    assert len(fitted) > 3
+    assert run.factors("student").item[items < 0].norm(dim=1).min() > 0
+    assert run.best[CONSENSUS].votes["weights"].equal(old.best[CONSENSUS].votes["weights"])
+    lists = Recommender(run).recommend(sorted(active), k=5)
+    assert lists["user_id"].n_unique() == len(active)
+
+
+def test_a_refresh_that_forgets_pairs_or_is_killed_is_whole(tmp_path: Path) -> None:
+    since = float(np.quantile(BASE["timestamp"].to_numpy(), 0.2))
+    whole = update(base(), FIRST, refresh=True, drop_before=since)
+    assert whole.updates[-1]["dropped"] > 0
+    assert not torch.equal(whole.factors("als-a").user[:5], base().factors("als-a").user[:5])
+    with pytest.raises(Killed):
+        update(base(), FIRST, refresh=True, drop_before=since, out=tmp_path / "cut", watch=die_after(0))
+    assert_same(train(RunFolder(tmp_path / "cut").data(), out=tmp_path / "cut", resume=True), whole)
 
 
 def test_an_update_is_better_than_the_run_that_was_left() -> None:

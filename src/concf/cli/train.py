@@ -114,6 +114,7 @@ def update(
     log: dict[str, Any],
     hold: Annotated[float, typer.Option(min=0, max=1, help="How far known users and items are held where they were; 0: they move freely, 1: not at all.")] = 0.0,
     rerank: Annotated[Literal["refit", "carry"], typer.Option(help="The re-ranker's weights: fitted to the new pairs, or as before, which is faster.")] = "refit",
+    refresh: Annotated[bool, typer.Option("--refresh", help="Train no voter: fold in users with new interactions, and renew trends, newest items, lists and the student.")] = False,
     final: Annotated[bool, typer.Option("--final", help="Learn from the test part too, from now on.")] = False,
     drop_before: Annotated[str | None, typer.Option(metavar="DATE", help="Forget what is older: a date, or a time in the log's own unit.", show_default=False)] = None,
     age: Annotated[Literal["first", "last"], typer.Option(help="With --drop-before: the event of a pair that tells how old it is.")] = "last",
@@ -127,6 +128,8 @@ def update(
 
     `concf update runs/monday tuesday.csv --out runs/tuesday`
 
+    `concf update runs/monday noon.csv --refresh --out runs/noon`
+
     Known users and items begin where they were, new ones beside their neighbours. The new run is as good as any: it can
     be served, exported, and updated again. One that was killed goes on with `concf train --resume --out runs/tuesday`.
     """
@@ -136,8 +139,8 @@ def update(
 
     with _resumable(out):
         run = update_run(
-            load_run(folder, data), new, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before,
-            age=age, older=older, min_item=min_item, device=device, watch=Lines(), **log,
+            load_run(folder, data), new, out=out, hold=hold, rerank=rerank, refresh=refresh, final=final,
+            drop_before=drop_before, age=age, older=older, min_item=min_item, device=device, watch=Lines(), **log,
         )  # fmt: skip
     _report(run, out, as_json)
 

@@ -32,6 +32,7 @@ class UpdateOptions(ReadingOptions, total=False):
     min_item: int  # leave out new items with fewer users
     hold: float  # how far known users and items are held where they were: 0 (default) not at all, 1: they do not move
     rerank: Literal["refit", "carry"]  # the re-ranker's weights: fitted to the new pairs (default), or as before
+    refresh: bool  # train nothing but the student: users with new events are folded in, trends and lists renewed
     final: bool  # learn from the test part too, from now on
 
 
@@ -52,7 +53,8 @@ def update(
     device, watch: as for `train`
     options: see `UpdateOptions`. With `drop_before`, users and items without a pair left leave the run, and items that
              a user chose before then may be recommended again. `rerank`: the fewer known users have new pairs, the
-             less the weights move; to carry them over is faster
+             less the weights move; to carry them over is faster. `refresh`, faster still, keeps all weights and item
+             vectors: voters with vectors do not list new items before the next update
     """
     run = _checked(run)
     reading: dict[str, Any] = dict(options)

@@ -5,6 +5,10 @@
     refit     refit the voters on the whole log, from their old vectors
     final     compute the consensus for all users, and fine-tune the student
 
+A refresh trains no voter: in place of the first two, it folds in the users with new pairs.
+
+    fold-in   solve for the vectors of users whose pairs have changed, with item vectors as they are
+
 Settings are not searched again. No voter has seen the new pairs, so the re-ranker can learn how the past predicts the
 future, unlike from pairs held out at random. Known users and items start with their vectors, a new item with the mean
 of the items that its users used, a new user with the mean of its items; sweeps of ALS then fit both.
@@ -23,17 +27,20 @@ from pydantic import Field
 from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
-from concf.baselines.als import START
+from concf.baselines.als import START, Pairs, UserSolver
 from concf.consensus.consensus import CONSENSUS
 from concf.data.parts import PARTS, TEST, TRAIN, VALID, origin
 from concf.data.split import Split
 from concf.errors import note
+from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, sample
+from concf.runs.fold_in import FoldedHead
 from concf.runtime.settings import Settings
 from concf.strong.recipe import Recipe
 from concf.strong.reranker import Weights
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT
+from concf.strong.softmax import UserSoftmax
 
 if TYPE_CHECKING:
     from concf.data.join import Joined  # which loads Polars
@@ -48,6 +55,9 @@ class UpdateSettings(Settings):
 
     hold: float = Field(0.0, ge=0, le=1, description="how far known vectors are held: 0 they move freely, 1 not at all")
     rerank: Literal["refit", "carry"] = Field("refit", description="the re-ranker's weights: fitted anew, or as before")
+    refresh: bool = Field(
+        False, description="bring users, trends and lists up to date; train neither voters nor weights"
+    )
 
 
 class Update(Recipe):
@@ -66,9 +76,11 @@ class Update(Recipe):
         self.fresh = torch.zeros(len(run.data.interactions), dtype=torch.bool, device=device)
         self.stages = {"rerank": self._rerank} if settings.rerank == "refit" else {}
         self.stages |= {"refit": self._refit, "final": self._final}
+        if settings.refresh:
+            self.stages = {"fold-in": self._fold_in, "final": self._final}
 
     def carry(self, before: StrongRun, joined: Joined) -> None:
-        """Carry over settings, weights and vectors of a finished run."""
+        """Carry over settings, weights and vectors of a finished run. In a refresh only the student has new items."""
         votes, self.run.fixed_voters = before.best[CONSENSUS].votes, before.fixed_voters
         self.chosen, self.validated_users = before.chosen, before.validated_users
         for record in before.history:
@@ -85,7 +97,9 @@ class Update(Recipe):
                 F.embedding(rows.clamp(min=0), table).where(known[:, None], 0)
                 for rows, table, known in zip(old_rows, (factors.user, factors.item), self.known, strict=True)
             )
-            self.vectors[head] = beside_neighbours(self.run.log, user, item, self.known, random)
+            self.vectors[head] = user, item
+            if head == STUDENT or not self.update.refresh:
+                self.vectors[head] = beside_neighbours(self.run.log, user, item, self.known, random)
 
     @property
     def fixed(self) -> list[str]:
@@ -127,6 +141,28 @@ class Update(Recipe):
         del self._cache["lists"]
         self.data, self.validation = whole, validation
         return {"validation": dict(self.metrics), "validated_users": len(everyone), "carried_validation": False}
+
+    def _fold_in(self) -> dict[str, Any]:
+        """Solve for users with new pairs, or for everyone if pairs were dropped; items stay."""
+        fresh, dropped = self.run.data.interactions.user[self.fresh.cpu().numpy()], self.run.updates[-1]["dropped"]
+        users = np.arange(self.shape[0]) if dropped else np.unique(fresh).astype(np.int64)
+        rows, every = torch.from_numpy(users).to(self.device), self._pairs(self.run.log)
+        theirs = torch.isin(every.user, rows)
+        pairs = Pairs(torch.searchsorted(rows, every.user[theirs]), *(each[theirs] for each in every[1:]))
+        for head in self.vectors.keys() - {STUDENT}:
+            user, item = self.vectors[head]
+            if head in self.softmaxes:
+                vectors = self._by_softmax(head, self.run.log[users])
+            else:
+                vectors = UserSolver(item, **self.chosen[head])(pairs, len(users))
+            self.vectors[head] = user.index_copy(0, rows, vectors.to(user)), item
+        return {}
+
+    def _by_softmax(self, head: str, histories: csr_array) -> Tensor:
+        """[n, d] vectors of users for histories [n, items]."""
+        user, item = (each.cpu() for each in self.vectors[head])
+        solve = UserSoftmax(item, self.chosen[head]["temperature"])
+        return FoldedHead(Factors(user, item), lambda rows, _times: solve(rows))(histories).user
 
     def _refit(self) -> dict[str, Any]:
         """Refit the voters on the whole log, held to their old vectors."""
