@@ -215,9 +215,9 @@ def walks() -> pl.DataFrame:
 
 
 @cache
-def ordered() -> StrongRun:
+def ordered(budget: str = "fast") -> StrongRun:
     """A run that takes voters and features of time."""
-    run = train(prepare(walks(), protocol="time", test=0.15), SMALL, seed=3)
+    run = train(prepare(walks(), protocol="time", test=0.15), SMALL | {"budget": budget}, seed=3)
     assert isinstance(run, StrongRun)
     assert run.chosen["time"] == {"voters": 1.0, "features": 1.0}
     return run

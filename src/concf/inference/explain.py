@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -11,18 +11,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
+from concf.baselines.table import timed_voters
 from concf.consensus.consensus import CONSENSUS, rank_importance
-from concf.consensus.voters import LEAST_STD, TIMED_LEAST_STD
+from concf.consensus.voters import LEAST_STD, TIMED_LEAST_STD, by_lists
 from concf.evaluation.scorers import Factors
 from concf.inference.lookup import Id
 from concf.runs.run import Run
 from concf.runtime.text_tables import settings_line
 from concf.strong import reranker
-from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, TREND_FEATURES, HeadFeatures, Histories
+from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, TIME_FEATURES, TREND_FEATURES, HeadFeatures, Histories
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT, TIME
 
-Kind = Literal["rank", "score", "similarity", "popularity"]
+Kind = Literal["rank", "score", "similarity", "popularity", "trend", "newest"]
+Aspect = Literal["taste", "order", "trend", "popularity", "taste and order"]
 SPEAKERS = 3  # items of a history that are named
 FIXED_VOTERS = {
     "rp3beta": "random walks", "userknn": "similar users", "ease": "linear regression on the history",
@@ -51,11 +53,13 @@ class Vote(TypedDict):
 class Contribution(TypedDict):
     """Contribution to the re-ranker's score of an item, above the mean of the user's candidates.
 
-    voter: None for the item's popularity; kind: rank, score, similarity or popularity
+    voter: None for the item's popularity and trend, and its similarity to the user's newest items
+    kind:  rank, score, similarity, popularity, trend or newest; aspect: see `Reasons`
     """
 
     voter: str | None
     kind: Kind
+    aspect: Aspect
     value: float
 
 
@@ -76,6 +80,8 @@ class Reasons(TypedDict):
     used_in_training: whether the item is among the user's training items
     heads:      the vote of each head and fixed voter
     contributions: terms of the re-ranker's score; None if there is none, or the run kept no weights
+    aspects:    their sums by what they say: taste (what the user likes), order (what comes next, and what resembles the
+                newest items), trend (what is popular recently, and how old the item is), popularity (over all time)
     because:    up to three items of the user that are most similar to the item, by the voters' vectors
     """
 
@@ -85,6 +91,7 @@ class Reasons(TypedDict):
     used_in_training: bool
     heads: list[Vote]
     contributions: list[Contribution] | None
+    aspects: dict[str, float] | None
     because: list[Because]
 
 
@@ -111,13 +118,14 @@ class Votes:
 
     def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, run: Run, by: str) -> None:
         settings, everyone = run.settings, [*run.heads, *run.fixed_voters]
-        voting = [row for row, name in enumerate(everyone) if name not in settings.non_voting]
+        weight = votes.get("voter_weights", torch.ones(len(everyone))).cpu()  # 0: too large a log for this voter
+        voting = [row for row, name in enumerate(everyone) if name not in settings.non_voting and weight[row] > 0]
         rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
         items = votes["items"][rows].cpu()
         consistency = torch.zeros(1).expand(items.shape)
         if by == CONSENSUS and "consistency" in votes:
             consistency = votes["consistency"][rows].cpu()
-        weights = votes["voter_weights"].cpu()[voting].numpy() if "voter_weights" in votes else np.ones(len(voting))
+        weights = weight[voting].double().numpy()
         earned = rank_importance(torch.arange(items.shape[2]).double(), settings.consensus.temperature)
         self.names = [everyone[row] for row in voting]
         self.items: NDArray[np.int32] = items.numpy()
@@ -155,43 +163,74 @@ class Votes:
 
 
 class Group(NamedTuple):
-    """A group of terms of the re-ranker. voter: None for popularity."""
+    """A group of terms of the re-ranker. voter, kind, aspect: see `Contribution`"""
 
     voter: str | None
     kind: Kind
+    aspect: Aspect = "taste"
+
+
+def aspect_of(voters: Iterable[str]) -> Aspect:
+    """What the ranks and scores of voters say."""
+    timed = {name: "trend" if name == "recent-popularity" else "order" for name in timed_voters()}
+    aspects = {timed.get(name, "taste") for name in voters}
+    return "taste and order" if len(aspects) > 1 else cast(Aspect, aspects.pop())
 
 
 class Contributions:
     """Terms of a run's re-ranker, by group.
 
-    groups: [G] scores of fixed voters, which a run does not keep, are one group: the rest of the total
+    groups: [G] scores of voters without vectors, which a run does not keep, are one group: the rest of the total. Only
+            those of voters that know times are computed again, if a CPU can fit them in time
     """
 
     def __init__(self, votes: Votes, run: Run) -> None:
         assert votes.weights is not None
-        self.votes, self.temperature, voters, log = votes, run.settings.consensus.temperature, run.voters, run.log
+        self.votes, self.run, self.temperature, log = votes, run, run.settings.consensus.temperature, run.log
         self.clock = run.clock if isinstance(run, StrongRun) else None
         least_std = TIMED_LEAST_STD if TIME in run.chosen else LEAST_STD
         self.centre, self.weights = votes.weights
         histories = Histories(log, slice(0, log.shape[0]), torch.device("cpu"))
-        self.heads = [HeadFeatures(factors, histories, False, least_std=least_std) for factors in voters.values()]
+        self.heads = [HeadFeatures(factors, histories, False, least_std=least_std) for factors in run.voters.values()]
         self.popularity, self.activity = (each.float() for each in reranker.popularity_and_activity(log))
-        self.n_fixed = len(votes.names) - len(voters)
         self.stable = [row for row, each in enumerate(votes.consistency) if each.any()]  # with several rankings
-        fixed = [name for name in votes.names if name not in voters]
+        self.fixed = [name for name in votes.names if name not in run.voters]
+        fold_in = run.fold_in if isinstance(run, StrongRun) else None
+        known = [name for name in self.fixed if fold_in and name in timed_voters() and fold_in.affordable(name)]
+        rest = [name for name in self.fixed if name not in known]
         # the group of each feature, in the order of `feature_rows`
-        columns = [Group(name, "rank") for name in votes.names for _ in range(reranker.VOTER_FEATURES)]
-        columns += [Group(None, "popularity")] * reranker.CURVE_FEATURES
-        for head in voters:
+        curve = Group(None, "popularity", "popularity")
+        columns = [
+            Group(name, "rank", aspect_of([name])) for name in votes.names for _ in range(reranker.VOTER_FEATURES)
+        ]
+        columns += [curve] * reranker.CURVE_FEATURES
+        for head in run.voters:
             pair = [Group(head, "score")] * 2 + [Group(head, "similarity")] * (PAIR_FEATURES - 2)
-            columns += [*pair, Group(head, "score"), *[Group(None, "popularity")] * ITEM_FEATURES, *pair * 2]
+            columns += [*pair, Group(head, "score"), *[curve] * ITEM_FEATURES, *pair * 2]
         columns += [Group(votes.names[voter], "rank") for voter in self.stable]
-        if self.clock is not None:  # trends of the item, similarity to the user's newest items
-            of_time = [Group(None, "popularity")] * TREND_FEATURES + [Group(next(iter(voters)), "similarity")] * 2
-            columns += of_time * 2
-        columns += [Group(" and ".join(fixed), "score")] * reranker.LIST_FEATURES * len(fixed)
+        if self.clock is not None:
+            trend, newest = Group(None, "trend", "trend"), Group(None, "newest", "order")
+            columns += ([trend] * TREND_FEATURES + [newest] * (TIME_FEATURES // 2 - TREND_FEATURES)) * 2
+        used, width = list(range(len(columns))), len(columns)
+        for name in known:
+            columns += [Group(name, "score", aspect_of([name]))] * reranker.LIST_FEATURES
+            first = width + reranker.LIST_FEATURES * self.fixed.index(name)
+            used += range(first, first + reranker.LIST_FEATURES)
+        self.known, self.has_rest = known, bool(rest)
         self.groups = list(dict.fromkeys(columns))
+        self.groups += [Group(" and ".join(rest), "score", aspect_of(rest))] if rest else []
         self._group = torch.tensor([self.groups.index(each) for each in columns])
+        self.centre, self.weights = self.centre[used], self.weights[used]
+
+    def _listed(self, name: str, user: int, ranks: Tensor) -> Tensor:
+        """[1, L, 4] features of the items that a voter without vectors lists. ranks: [voters, 1, L]"""
+        assert isinstance(self.run, StrongRun)
+        voter, fold_in = self.votes.names.index(name), self.run.fold_in
+        listed = torch.from_numpy(self.votes.items[voter, user])[None]
+        values = fold_in.fitted(name).scores(torch.tensor([user])).gather(1, listed.long().clamp(min=0))
+        features = by_lists(name, listed, values, fold_in.votes["of_items"][self.fixed.index(name)]).listed
+        assert features is not None
+        return reranker.listed_features(features, ranks[voter], listed.shape[1])
 
     def of_user(self, user: int) -> dict[int, NDArray[np.float64]]:
         """Candidate -> [G] contributions; user, candidates: positions."""
@@ -211,15 +250,14 @@ class Contributions:
         ]
         if self.clock is not None:
             over_time.append(self.clock(row, item, self.heads[0].direction))
-        rows = reranker.feature_rows(
-            ranks, self.popularity[item], self.activity[row], [each(row, item) for each in self.heads], [],
-            stored.shape[1], self.temperature, over_time,
-        )  # fmt: skip
-        features = rows[0].double()  # [L, F without the scores of fixed voters]
-        terms = (features - self.centre[: features.shape[1]]) * self.weights[: features.shape[1]]
-        group = self._group[: features.shape[1]].expand_as(terms)
+        features = reranker.feature_rows(
+            ranks, self.popularity[item], self.activity[row], [each(row, item) for each in self.heads],
+            [self._listed(name, user, ranks) for name in self.known], stored.shape[1], self.temperature, over_time,
+        )[0].double()  # fmt: skip
+        terms = (features - self.centre) * self.weights  # [L, F without the scores of the rest]
+        group = self._group.expand_as(terms)
         totals = torch.zeros(len(items), len(self.groups), dtype=torch.float64).scatter_add_(1, group, terms).numpy()
-        if self.n_fixed:
+        if self.has_rest:
             totals[:, -1] = scores - totals.sum(1)
         return dict(zip(items.tolist(), totals - totals.mean(0), strict=True))
 

@@ -20,7 +20,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.evaluation.scorers import Factors, ListFunction
-from concf.inference.explain import Contributions, Explanation, Votes, similarity_shares, speakers
+from concf.inference.explain import Contribution, Contributions, Explanation, Votes, similarity_shares, speakers
 from concf.inference.lookup import NONE, History, Id, Positions, Short
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
@@ -334,6 +334,17 @@ class Ranker:
         worth = float(votes.worth(row, np.array([index], np.int32))[0])
         groups = [] if self.contributions is None else self.contributions.groups
         terms = None if self.contributions is None else self.contributions.of_user(row).get(index)
+        contributions: list[Contribution] | None = (
+            None
+            if terms is None
+            else [
+                {"voter": group.voter, "kind": group.kind, "aspect": group.aspect, "value": float(value)}
+                for group, value in zip(groups, terms, strict=True)
+            ]
+        )
+        aspects: dict[str, float] = {}
+        for each in contributions or []:
+            aspects[each["aspect"]] = aspects.get(each["aspect"], 0.0) + each["value"]
         (because,) = speakers(similarity_shares(self.voters.values(), seen, np.array([index])))
         listed = [] if best.lists is None else best.lists[row].tolist()
         if self.new is not None or listed[:1] == [NOTHING]:  # with new items, or without a consensus list
@@ -346,10 +357,8 @@ class Ranker:
             "reranked": None if votes.reranked is None or worth == -np.inf else worth,
             "used_in_training": used,
             "heads": heads,
-            "contributions": None if terms is None else [
-                {"voter": group.voter, "kind": group.kind, "value": float(value)}
-                for group, value in zip(groups, terms, strict=True)
-            ],
+            "contributions": contributions,
+            "aspects": aspects or None,
             "because": [{"item": ids[seen[[position]]].tolist()[0], "share": share} for position, share in because],
         }  # fmt: skip
 

@@ -30,7 +30,10 @@ METRIC, WALKS = "recall@50", "rp3beta"  # of the overview: its metric and its ba
 LIST_LENGTH = 10  # items of a list that are shown
 HISTORY_LENGTH = 24  # training items that are shown
 LIFTS = 2  # largest contributions to an item's score that are shown
-KINDS = {"score": "scores above everyone's", "similarity": "similarity to the history", "popularity": "popularity"}
+KINDS = {
+    "score": "scores above everyone's", "similarity": "similarity to the history", "popularity": "popularity",
+    "trend": "trend and age", "newest": "similarity to the newest items",
+}  # fmt: skip
 
 Evaluations = Mapping[str, Evaluation]  # by head or consensus
 

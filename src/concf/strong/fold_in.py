@@ -58,14 +58,14 @@ class StrongFoldIn(FoldIn):
     ) -> None:  # fmt: skip
         super().__init__(log, settings, heads, voters, votes)
         self.fixed_voters, self.chosen, self.times, self.clock = fixed_voters, chosen, times, clock
+        self._fitted: dict[str, Any] = {}
 
     def as_of(self, clock: Clock) -> StrongFoldIn:
         """The same at another time."""
         other = copy(self)
         other.clock, other._folded = clock, {}
         vars(other)["context"] = self.context._replace(clock=clock)
-        _ = self.fixed  # fitted once
-        return other
+        return other  # with the same fitted voters
 
     def head(self, name: str, histories: csr_array, times: Times = None, *, voting: bool = False) -> Factors:  # noqa: ARG002
         """A head, with a user for each history; voters are as they are at their best."""
@@ -147,19 +147,23 @@ class StrongFoldIn(FoldIn):
 
         A given one has lists of known users, and None for histories; so has one that only a GPU can fit in time.
         """
-        given = self.settings.given
-        names = [name for name in self.fixed_voters if name in self.chosen or name in given]
-        costly = [name for name, vote in voters().items() if vote.items and self.log.shape[1] > vote.most[0]]
-        own = {name: voter(name, self.chosen[name]) for name in names if name not in (*given, *costly)}
-        fitted = [partial(own[name].fold_in, self._fit(name, own[name])) if name in own else None for name in names]
+        names = [name for name in self.fixed_voters if name in self.chosen or name in self.settings.given]
+        own = {name: voter(name, self.chosen[name]).fold_in for name in names if self.affordable(name)}
+        fitted = [partial(own[name], self.fitted(name)) if name in own else None for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
 
-    def _fit(self, name: str, own: Any) -> Any:
-        """Fit a voter without vectors to the log, as it was in training."""
-        if name not in timed_voters():
-            return own.fit(self.log)
-        more = {"item": self.voters["als-a"].item} if name == "als-sequence" else {}
-        return own.fit(self.log, times=self.times, **more)
+    def affordable(self, name: str) -> bool:
+        """Whether a voter without vectors is concf's own, and can be fitted on a CPU."""
+        return name in self.chosen and not (voters()[name].items and self.log.shape[1] > voters()[name].most[0])
+
+    def fitted(self, name: str) -> Any:
+        """A voter without vectors, fitted to the log as it was in training; once."""
+        if name not in self._fitted:
+            own = voter(name, self.chosen[name])
+            more: dict[str, Any] = {"times": self.times} if name in timed_voters() else {}
+            more |= {"item": self.voters["als-a"].item} if name == "als-sequence" else {}
+            self._fitted[name] = own.fit(self.log, **more)
+        return self._fitted[name]
 
 
 class _OrAverage(NamedTuple):

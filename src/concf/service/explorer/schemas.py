@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool
 from typing_extensions import TypedDict
 
-from concf.inference.explain import Because, Kind, Vote
+from concf.inference.explain import Aspect, Because, Kind, Vote
 from concf.inference.rules import LONGEST
 from concf.service.schemas import Events, Id, K, Request, Text, UnknownIds, UnknownItems, Whole
 
@@ -94,10 +94,11 @@ class SimilarUsers(TypedDict):
 
 
 class Group(TypedDict):
-    """What the re-ranker adds up: a voter's rank, score or similarity to the history; voter is null for popularity."""
+    """What the re-ranker adds up; see `concf.inference.explain.Contribution`."""
 
     voter: str | None
     kind: Kind
+    aspect: Aspect
 
 
 class Facts(TypedDict):

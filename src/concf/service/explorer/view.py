@@ -84,7 +84,7 @@ class Explorer:
             "default": self.recommender.default,
             "has_consensus": self.has_consensus,
             "reranked": [] if contributions is None else [
-                {"voter": each.voter, "kind": each.kind} for each in contributions.groups
+                {"voter": each.voter, "kind": each.kind, "aspect": each.aspect} for each in contributions.groups
             ],
             "top_k": settings.top_k,
             "temperature": settings.temperature,

@@ -3,7 +3,7 @@
 import { count, draw, make, term } from "./dom.js";
 import { deviation, letter, indexOf, titleOf } from "./lists.js";
 
-const KINDS = { score: ["Item z-score", "scores above everyone's"], similarity: ["Item-history similarity", "similarity to the history"] };
+const KINDS = { score: ["Item z-score", "scores above everyone's"], similarity: ["Item-history similarity", "similarity to the history"], popularity: [null, "the item's popularity"], trend: [null, "the item's trend and age"], newest: [null, "similarity to the newest items"] };
 const figure = (value) => value.toFixed(value > 0 && value < 0.01 ? 3 : 2);
 const signed = (value) => `${value < -0.005 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
 
@@ -50,7 +50,7 @@ function bars(item, view, facts) {
   facts.reranked.forEach(({ voter, kind }, index) => {
     const vote = votes.get(voter), [key, name, about] = kind === "rank"
       ? [voter, vote?.vote > 0 ? `rank ${vote.rank} by ${voter}` : `not in ${voter}'s top ${facts.top_k}`, null]
-      : kind === "popularity" ? [kind, "the item's popularity", null] : [kind, KINDS[kind][1], KINDS[kind][0]];
+      : [kind, KINDS[kind][1], KINDS[kind][0]];
     const row = rows.get(key) ?? { name, about, value: 0 };
     rows.set(key, { ...row, value: row.value + item.contributions[index] });
   });
@@ -60,10 +60,13 @@ function bars(item, view, facts) {
 function lifted(item, view, facts) {
   const rows = bars(item, view, facts), total = item.contributions.reduce((sum, value) => sum + value, 0);
   const widest = Math.max(...view.items.filter((each) => each.contributions).flatMap((each) => bars(each, view, facts).map(({ value }) => Math.abs(value))), 0.01);
+  const aspects = new Map();
+  facts.reranked.forEach(({ aspect }, index) => aspects.set(aspect, (aspects.get(aspect) ?? 0) + item.contributions[index]));
+  const timed = aspects.has("order") || aspects.has("trend") ? ` By ${[...aspects].map(([aspect, value]) => `${aspect} ${signed(value)}`).join(", ")}.` : "";
   const sorted = [...rows].sort((one, other) => other.value - one.value), up = sorted.filter(({ value }) => value > 0.05).slice(0, 2), down = sorted.at(-1);
   const words = [`${signed(total)} against this user's average candidate`, up.length ? `, most of it by ${up.map(({ name }) => name).join(" and ")}` : "", down.value < -0.05 ? `; lowered by ${down.name}` : ""].join("");
   return [
-    make("h4", {}, "What lifted it ", make("span", { class: "muted" }, "by the ", term("Re-ranker"))), make("p", {}, `${words}.`),
+    make("h4", {}, "What lifted it ", make("span", { class: "muted" }, "by the ", term("Re-ranker"))), make("p", {}, `${words}.${timed}`),
     make("table", { class: "bars" }, make("tbody", {}, rows.map(({ name, about, value }) =>
       make("tr", {}, make("th", { scope: "row" }, about ? term(about, name) : name), make("td", {}, diverging(value / widest)), make("td", {}, signed(value)))))),
     make("p", { class: "muted small" }, "The weights were fitted together: of voters that agree, one may count against."),
