@@ -42,11 +42,13 @@ plt.show()
 # ## What lifted it?
 #
 # The [re-ranker](../docs/glossary.md#re-ranker) then reorders what the voters agree on. Its score is a sum, so it can
-# be taken apart: ranks, scores, similarity to the history, and popularity. Bars show by how much each lifts an item
-# above the mean of the user's candidates; they add up to its score, less a constant of the user.
+# be taken apart: ranks, scores, similarity to the history, and popularity; where the run uses times, also trend and
+# similarity to the newest items. Bars show by how much each lifts an item above the mean of the user's candidates; they
+# add up to its score, less a constant of the user. `aspects` has their sums as taste, order, trend and popularity.
 
 # %%
 kinds = {"rank": "#0072B2", "score": "#56B4E9", "similarity": "#E69F00", "popularity": "#999999"}
+kinds |= {"trend": "#D55E00", "newest": "#009E73"}
 fig, ax = plt.subplots(figsize=(6.8, 3.2))
 for row, item in enumerate(items):
     total = dict.fromkeys(kinds, 0.0)
@@ -61,7 +63,7 @@ ax.set_yticks(range(k), [f"item {item}" for item in items])
 ax.invert_yaxis()
 ax.set_title("What lifts each item above the mean candidate")
 ax.set_xlabel("contribution to the re-ranker's score")
-fig.legend(ncols=4, loc="outside lower center")
+fig.legend(ncols=6, loc="outside lower center")
 plt.show()
 
 # %% [markdown]

@@ -162,9 +162,8 @@ class Recommender:
         self, users: None = None, k: int = 10, *, history: Events, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     def recommend(
-        self, users: Users = None, k: int = 10, *, by: str | None = None, history: Events | EventsByUser | None = None,
-        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
-        at: When | None = None, frame: Library | None = None,
+        self, users: Users = None, k: int = 10, *, history: Events | EventsByUser | None = None,
+        frame: Library | None = None, **options: Unpack[ListOptions],
     ) -> Frame | ManyLists | OneList:  # fmt: skip
         """Return the best k items of each user, best first.
 
@@ -194,8 +193,7 @@ class Recommender:
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
         k = check_count("k", k)
-        options: ListOptions = {"by": by, "items": items, "exclude": exclude, "rules": rules, "at": at}
-        names, blocks, shortage = self.blocks(users, k, history, **options)
+        names, blocks, shortage = self.blocks(users, k, history, options)
         if shortage:
             note(shortage)
         lists = [short for _, block in blocks for short in block]
@@ -211,7 +209,7 @@ class Recommender:
         Errors and warnings come before the first table. Arguments: see `recommend`
         """
         k = check_count("k", k)
-        names, blocks, shortage = self.blocks(users, k, **options)
+        names, blocks, shortage = self.blocks(users, k, None, options)
         if shortage:
             note(shortage)
         kind = column_type(self.user_ids, names)
@@ -223,22 +221,23 @@ class Recommender:
         return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
     def blocks(
-        self, users: Users, k: int, history: Events | EventsByUser | None = None, *, by: str | None = None,
-        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
-        at: When | None = None, size: int | None = None,
-    ) -> tuple[NDArray[Any], Iterator[Block], str | None]:  # fmt: skip
+        self, users: Users, k: int, history: Events | EventsByUser | None, options: ListOptions, size: int | None = None
+    ) -> tuple[NDArray[Any], Iterator[Block], str | None]:
         """Return user ids, an iterator over blocks of lists, and a note if a condition leaves fewer than k items.
 
         All arguments are checked before the first block. size: users of a block; None: as many as memory allows.
         Other arguments: see `recommend`
         """
-        by, rules = self.ranker.known(self.default if by is None else by), rules or Rules()
-        lookup, ranker = ItemLookup(self.item_ids, rules.unknown_items), self._as_of(at, by)
+        for name in options.keys() - ListOptions.__annotations__:
+            raise TypeError(f"unexpected keyword argument {name!r}; there are {', '.join(ListOptions.__annotations__)}")
+        by, rules = options.get("by"), options.get("rules") or Rules()
+        by = self.ranker.known(self.default if by is None else by)
+        lookup, ranker = ItemLookup(self.item_ids, rules.unknown_items), self._as_of(options.get("at"), by)
         used = None if history is None else self._histories(users, history, lookup, ranker)
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
         rows = user_rows(self.user_ids, names, rules.unknown if used is None else "popular")
-        allow, deny = lookup.by_user(names, items, "items"), lookup.by_user(names, exclude, "exclude")
+        allow, deny = (lookup.by_user(names, options.get(each), each) for each in ("items", "exclude"))
         lookup.report()
         if not len(names):
             note("users is empty: there is nothing to recommend")

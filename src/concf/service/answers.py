@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.inference.lookup import Short, position_of
-from concf.inference.recommender import Block
+from concf.inference.recommender import Block, ListOptions
 from concf.inference.rules import Rules
 from concf.service import schemas
 from concf.service.limits import Limits
@@ -124,9 +124,8 @@ def lists(
     shortage = None
     try:
         if left:
-            _, blocks, shortage = served.recommender.blocks(
-                users, request.k, histories, by=by, items=allow, exclude=deny, rules=rules, size=size
-            )
+            options: ListOptions = {"by": by, "items": allow, "exclude": deny, "rules": rules}
+            _, blocks, shortage = served.recommender.blocks(users, request.k, histories, options, size)
     except ConfigError as error:  # of a rule, or of times that are not the log's
         raise Problem(409, "refused_rule", str(error), "body") from None
     notes = joined([_by_rank_alone(served, request, by), note, known.note(), shortage])
