@@ -50,17 +50,17 @@ def trained(log: Any) -> StrongRun:
     return run
 
 
-def measure(name: str, results: ResultsLog) -> None:
+def measure(name: str, cuts: list[int], results: ResultsLog) -> None:
     """Measure every way at every cut and delay that has no line yet."""
     log = frame_of(prepare(name, protocol="released").interactions)
     times, n = log["timestamp"].to_numpy(), len(log)
-    for cut, share in enumerate(CUTS, 1):
+    for cut in cuts:
         keys = {
             (delay, way): {"data": name, "cut": cut, "delay": delay, "way": way} for delay in DELAYS for way in WAYS
         }
         if all(results.find(key) for key in keys.values()):
             continue
-        now = times[round(share * n)]
+        now = times[round(CUTS[cut - 1] * n)]
         base, seconds = timed(partial(trained, log[: np.searchsorted(times, now)]))
         assert isinstance(base, StrongRun)
         print(name, cut, "trained", seconds, base.chosen.get("time"), flush=True)
@@ -163,6 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("measure", "render"))
     parser.add_argument("--only", nargs="*", default=list(DATA))
+    parser.add_argument("--cuts", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--results", type=Path, default=RESULTS / "staleness.jsonl")
     options = parser.parse_args()
     if options.step == "render":
@@ -170,7 +171,7 @@ def main() -> None:
         draw()
         return
     for name in options.only:
-        measure(name, ResultsLog(options.results))
+        measure(name, options.cuts, ResultsLog(options.results))
 
 
 if __name__ == "__main__":

@@ -232,6 +232,13 @@ class Contributions:
         assert features is not None
         return reranker.listed_features(features, ranks[voter], listed.shape[1])
 
+    def of_pair(self, user: int, item: int) -> list[Contribution] | None:
+        """Contributions to the score of an item; None if it is no candidate."""
+        terms = self.of_user(user).get(item)
+        if terms is None:
+            return None
+        return [{**each._asdict(), "value": value} for each, value in zip(self.groups, terms.tolist(), strict=True)]  # type: ignore[typeddict-item]
+
     def of_user(self, user: int) -> dict[int, NDArray[np.float64]]:
         """Candidate -> [G] contributions; user, candidates: positions."""
         assert self.votes.reranked is not None

@@ -20,7 +20,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.evaluation.scorers import Factors, ListFunction
-from concf.inference.explain import Contribution, Contributions, Explanation, Votes, similarity_shares, speakers
+from concf.inference.explain import Contributions, Explanation, Votes, similarity_shares, speakers
 from concf.inference.lookup import NONE, History, Id, Positions, Short
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
@@ -42,6 +42,7 @@ class Ranker:
     """
 
     clock: Clock | None = None
+    _later: Ranker | None = None
 
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
@@ -53,13 +54,14 @@ class Ranker:
         self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
 
-    def as_of(self, clock: Clock) -> Ranker:
-        """The same at another time."""
-        other = copy(self)
-        other.clock = clock
-        for name in ("fold_in", "contributions"):
-            vars(other).pop(name, None)
-        return other
+    def as_of(self, now: float) -> Ranker:
+        """The same at a later time than that of the newest pair; the last one is kept."""
+        assert isinstance(self.run, StrongRun)
+        if self._later is None or self._later.clock is None or self._later.clock.now != now:
+            self._later = copy(self)
+            self._later.clock = self.run.clock_at(now)
+            vars(self._later).pop("fold_in", None)
+        return self._later
 
     @cached_property
     def fold_in(self) -> FoldIn:
@@ -190,16 +192,15 @@ class Ranker:
         assert stored is not None
         self._check_length(max(ks, default=0))
         votes, head, rows = self.votes(by), self.run.best_head(), torch.from_numpy(users)
-        lists, scores = stored.cpu()[rows], list[Tensor | None]([None] * len(users))
+        lists, scores = stored.cpu()[rows].numpy(), None
         if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun):
-            lists, moved = self.run.reranked_at(self.clock, rows)
-            scores = list(moved)
+            lists, scores = (each.numpy() for each in self.run.reranked_at(self.clock, rows))
         agreed = [
-            self._agreed(user, listed.numpy(), k, votes, own, score)
-            for user, listed, k, own, score in zip(users, lists, ks, hidden, scores, strict=True)
+            self._agreed(user, lists[at], k, votes, own, None if scores is None else scores[at])
+            for at, (user, k, own) in enumerate(zip(users, ks, hidden, strict=True))
         ]
         agreed = self._with_new(agreed, ks, lambda: self.short(users, ks, head, hidden))
-        without = (lists[:, 0] < 0).nonzero()[:, 0].tolist()
+        without = np.flatnonzero(lists[:, 0] < 0).tolist()
         if without:
             closed = [np.union1d(hidden[at], self.run.unlisted[[users[at]]].indices) for at in without]
             ranked = self.short(users[without], [ks[at] for at in without], head, closed)
@@ -234,14 +235,14 @@ class Ranker:
 
     def _agreed(
         self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions,
-        scores: Tensor | None = None,
+        scores: NDArray[np.float32] | None = None,
     ) -> Short:  # fmt: skip
         """First k items of a consensus list [L] that may be shown, and their scores: given [L], or of the votes."""
         excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
         first = enumerate(listed[: k + len(excluded)].tolist())
         ranks = [rank for rank, item in first if item >= 0 and item not in excluded][:k]
         if scores is not None:
-            return listed[ranks], scores.numpy()[ranks]
+            return listed[ranks], scores[ranks]
         return listed[ranks], np.zeros(len(ranks), np.float32) if votes is None else votes.worth(row, listed[ranks])
 
     def _with_new(self, agreed: list[Short], ks: Sequence[int], ranked: Callable[[], list[Short]]) -> list[Short]:
@@ -332,16 +333,7 @@ class Ranker:
                 vote["score"], vote["rank"] = float(own), vote["rank"] or int(ahead.sum()) + 1
             vote["rank"] = None if used else vote["rank"]
         worth = float(votes.worth(row, np.array([index], np.int32))[0])
-        groups = [] if self.contributions is None else self.contributions.groups
-        terms = None if self.contributions is None else self.contributions.of_user(row).get(index)
-        contributions: list[Contribution] | None = (
-            None
-            if terms is None
-            else [
-                {"voter": group.voter, "kind": group.kind, "aspect": group.aspect, "value": float(value)}
-                for group, value in zip(groups, terms, strict=True)
-            ]
-        )
+        contributions = None if self.contributions is None else self.contributions.of_pair(row, index)
         aspects: dict[str, float] = {}
         for each in contributions or []:
             aspects[each["aspect"]] = aspects.get(each["aspect"], 0.0) + each["value"]

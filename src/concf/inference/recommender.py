@@ -282,12 +282,12 @@ class Recommender:
         clock = run.clock if isinstance(run, StrongRun) else None
         reason = "the run uses no ages (`time` in its summary)" if by == CONSENSUS else f"{by} knows no time"
         if run.data.interactions.timestamp is not None:
-            newest = float(run.data.times(run.learned).data.max(initial=-np.inf))
+            newest = float(run.data.times(run.learned).data.max()) if clock is None else clock.now
             now = in_unit_of(newest, at, asked)
             if now < newest:
                 raise ConfigError(f"{asked}: earlier than the newest event that the run has learned ({moment(newest)})")
-            if clock is not None and by == CONSENSUS and isinstance(run, StrongRun):
-                return self.ranker if now == newest else self.ranker.as_of(run.clock_at(now))
+            if clock is not None and by == CONSENSUS:
+                return self.ranker if now == newest else self.ranker.as_of(now)
         note(f"{asked}: it has no effect, since {reason}")
         return self.ranker
 
