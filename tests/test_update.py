@@ -256,6 +256,9 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
     assert checksums(old) == before
     for command in ("evaluate", "recommend"):
         assert concf(command, tmp_path / "new")[0] == 0
+    words = ("update", old, tmp_path / "tuesday.csv", "--user", "member", "--refresh", "--out", tmp_path / "noon")
+    assert concf(*words)[0] == 0
+    assert RunFolder(tmp_path / "noon").description()["update"]["refresh"]
 
 
 def test_a_log_that_does_not_fit_ends_with_code_2_and_leaves_no_folder(tmp_path: Path, concf: CLI) -> None:
