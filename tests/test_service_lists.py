@@ -162,7 +162,7 @@ def test_a_history_has_an_order_and_may_have_times_and_weights(client: Client, m
         ]
     for event, word in (
         ({"item": items[0], "weight": 0}, "weight"), ({"time": 3}, "item"), ({"item": items[0], "when": 3}, "when"),
-        ({"item": True}, "item"), (True, "expected an id"),
+        ({"item": True}, "expected an id"), (True, "expected an id"),
     ):  # fmt: skip
         answer = client.post("/recommend", {"history": [items[1], event]})
         assert problem(answer) == (422, "bad_request")

@@ -11,14 +11,14 @@ from pydantic_core import to_json
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
-from concf.inference.lookup import Short, position_of
+from concf.inference.lookup import Event, Short, position_of
 from concf.inference.recommender import Block, ListOptions
 from concf.inference.rules import Rules
 from concf.service import schemas
 from concf.service.limits import Limits
 from concf.service.loading import Served
 from concf.service.problems import Problem
-from concf.service.schemas import Event, Id, Item
+from concf.service.schemas import Id, Item
 
 T = TypeVar("T", Id, Id | Event)
 EVERYONE = object()  # the key of unknown items in lists for all users
@@ -74,7 +74,7 @@ class KnownItems:
         """Return the known items of one list of ids, or of events."""
         known = []
         for index, each in enumerate(items):
-            item: Id = each["item"] if isinstance(each, dict) else each
+            item: Any = each["item"] if isinstance(each, dict) else each
             if position_of(self.served.recommender.item_ids, item) >= 0:
                 known.append(each)
             elif self.refuses:

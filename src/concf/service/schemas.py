@@ -15,14 +15,13 @@ from pydantic import (
     StrictInt,
     StrictStr,
     Tag,
-    TypeAdapter,
-    ValidationError,
     WithJsonSchema,
 )
 from typing_extensions import TypedDict
 
+from concf.errors import ConfigError
 from concf.inference.explain import Reasons
-from concf.inference.lookup import LEAST_WEIGHT
+from concf.inference.lookup import LEAST_WEIGHT, Event, as_events
 from concf.inference.rules import LONGEST
 from concf.service.problems import FORMS, Kind
 
@@ -49,35 +48,28 @@ Id = Annotated[  # as the log has it: 5 is not "5"
     int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
 ]
 Ids = Annotated[list[Id], Field(fail_fast=True)]  # of a mistake in each of very many, the first is enough
+EVENT = {
+    "type": "object", "required": ["item"], "additionalProperties": False, "properties": {
+        "item": {"type": ["integer", "string"]}, "time": {"type": ["number", "string", "null"]},
+        "weight": {"type": "number", "minimum": LEAST_WEIGHT, "maximum": 1 / LEAST_WEIGHT},
+    },
+}  # fmt: skip
 
 
-class Event(TypedDict):
-    """An item of a history. time: a date, or a time in the log's unit; weight: 1 for an average interaction"""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
-    item: Id
-    time: NotRequired[float | str | None]
-    weight: NotRequired[Annotated[float, Field(ge=LEAST_WEIGHT, le=1 / LEAST_WEIGHT)]]
-
-
-_EVENT = TypeAdapter(Event)
-
-
-def _event(value: object) -> int | str | Event:
-    """An id, or an event."""
+def _event(value: object) -> Id | Event:
+    """An id, or an item with its time and weight."""
     if not isinstance(value, dict):
         return _id(value)
     try:
-        return _EVENT.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        (event,) = as_events([value])
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return {**event, "item": _id(event["item"])}
 
 
 AnEvent = Annotated[
-    int | str | Event, PlainValidator(_event),
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}, _EVENT.json_schema()]}),
-]  # fmt: skip
+    int | str | Event, PlainValidator(_event), WithJsonSchema({"anyOf": [{"type": ["integer", "string"]}, EVENT]})
+]
 Events = Annotated[list[AnEvent], Field(fail_fast=True)]  # oldest first
 UnknownIds = Annotated[list[Id], Field(max_length=REPORTED)]
 UnknownItems = Literal["ignore", "error"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
+from math import isfinite
 
 from concf.errors import ConfigError, DataError
 
@@ -35,7 +36,7 @@ def in_unit_of(newest: float, when: When, asked: str) -> float:
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * unit
     if isinstance(when, datetime) and number is None:
         raise ConfigError(f"{asked}: the log's times ({newest:.15g}) are not since 1970. Give one in their own unit")
-    if number is None or ticks_of(number) != unit:
+    if number is None or not isfinite(number) or ticks_of(number) != unit:
         raise ConfigError(f"{asked}: expected a date such as 2024-01-31, or a time like the newest, {newest:.15g}")
     return number
 
