@@ -310,7 +310,7 @@ def test_a_time_that_is_too_early_or_without_effect_is_said() -> None:
     with pytest.raises(ConfigError, match="earlier than the newest event that the run has learned"):
         model.recommend(k=3, at="1999-01-01")
     for when in (float("nan"), "inf", True, "tomorrow"):
-        with pytest.raises(ConfigError, match="at=.*expected a date"):
+        with pytest.raises(ConfigError, match=r"at=.*expected a date"):
             model.recommend(k=3, at=when)
     with pytest.raises(TypeError, match="unexpected keyword argument 'att'"):
         model.recommend(k=3, att="1999-01-01")  # type: ignore[call-overload]
