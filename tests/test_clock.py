@@ -26,7 +26,7 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.models import load_run, train
 from concf.runs.fold_in import FoldedHead
-from concf.strong.decision import earlier_window, taken
+from concf.strong.decision import GROUPS, chosen, earlier_window
 from concf.strong.features import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock
 from concf.strong.run import StrongRun
 from concf.strong.update import update
@@ -148,13 +148,18 @@ def test_voters_that_know_times_fold_histories_in() -> None:
     assert torch.allclose(slist.fold_in(scores, log).scores(users), one_set.scores(users), atol=1e-5)
 
 
-@pytest.mark.parametrize(("gains", "expected"), [
-    ({}, (False, False)), ({"voters": [1.0, 2.0], "features": [-1.0, 0.1], "both": [0.0, 0.0]}, (False, False)),
-    ({"voters": [2.0, 1.0], "features": [3.0, 4.0], "both": [1.5, 1.0]}, (True, False)),
-    ({"voters": [2.0, 1.0], "features": [3.0, 1.0], "both": [5.0, 1.0]}, (True, True)),
+@pytest.mark.parametrize(("voters", "features", "both", "expected"), [
+    (0.0, 0.0, 0.0, "none"), (0.02, -0.1, 0.02, "none"), (0.02, 0.03, 0.5, "none"),  # the error of a mean is 0.05
+    (0.2, 0.02, 0.3, "voters"), (0.02, 0.2, 0.3, "features"), (0.2, 0.3, 0.4, "both"), (0.2, 0.3, 0.299, "both"),
+    (0.2, 0.3, 0.2, "features"), (0.3, 0.2, 0.1, "voters"),
 ])  # fmt: skip
-def test_the_best_gain_above_its_error_is_taken(gains: dict[str, Any], expected: tuple[bool, bool]) -> None:
-    assert taken(gains) == expected
+def test_a_group_that_gains_more_than_its_error_is_taken(
+    voters: float, features: float, both: float, expected: str
+) -> None:
+    noise, none = np.tile([-0.5, 0.5], 50), np.ones(100)
+    means = dict(zip(GROUPS, (voters, features, both), strict=True))
+    shift = {"voters": noise, "features": -noise, "both": noise}
+    assert chosen({name: none + mean + shift[name] for name, mean in means.items()}, none) == expected
 
 
 @cache
@@ -192,10 +197,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_times_help_where_popularity_changes(whole: Path) -> None:
     run = load_run(whole, by_time())
     record = next(each for each in run.history if each["stage"] == "time")
-    used = taken(record["gains"])
-    assert used != (False, False)
-    assert run.chosen["time"] == {"voters": float(used[0]), "features": float(used[1])}
-    assert set(timed_voters()) & set(run.fixed_voters) == ({"recent-popularity", "als-sequence"} if used[0] else set())
+    used = run.chosen["time"]
+    assert used["voters"] or used["features"]
+    assert all(gain > error for name, (gain, error) in record["gains"].items() if used.get(name))
+    timed = {"recent-popularity", "als-decayed", "als-sequence"} if used["voters"] else set()
+    assert set(timed_voters()) & set(run.fixed_voters) == timed
     blind = train(prepare(stream(), protocol="random"), SMALL, seed=3)
     assert "time" not in blind.chosen
     assert not set(timed_voters()) & set(blind.fixed_voters)
@@ -219,7 +225,7 @@ def ordered(budget: str = "fast") -> StrongRun:
     """A run that takes voters and features of time."""
     run = train(prepare(walks(), protocol="time", test=0.15), SMALL | {"budget": budget}, seed=3)
     assert isinstance(run, StrongRun)
-    assert run.chosen["time"] == {"voters": 1.0, "features": 1.0}
+    assert run.chosen["time"]["voters"] == run.chosen["time"]["features"] == 1.0
     return run
 
 

@@ -161,27 +161,29 @@ LISTS = torch.tensor([[3, 8, 0, 5], [1, 2, -1, -1], [-1, -1, -1, -1]], dtype=tor
 LISTED_USERS = torch.tensor([4, 0, 9])
 
 
-def listed_pairs() -> list[tuple[int, int, float, float]]:
+def listed_pairs(weight: float) -> list[tuple[int, int, float, float]]:
     """(user, item, weight, target) of the lists: the first has target 1, the last the lowest, by its logarithm."""
     pairs = []
     for user, items in zip(LISTED_USERS.tolist(), LISTS.tolist(), strict=True):
         for place, item in enumerate(items):
             if item >= 0:
                 target = 1 - (1 - students.LOWEST_TARGET) * log(1 + place) / log(len(items))
-                pairs.append((user, item, students.LISTED_WEIGHT, target))
+                pairs.append((user, item, weight, target))
     return pairs
 
 
-def test_a_student_is_solved_from_log_and_lists_as_any_other_log() -> None:
+@pytest.mark.parametrize("settings", [students.USUAL, {"unobserved": 0.1, "penalty": 0.02, "listed": 0.5}])
+def test_a_student_is_solved_from_log_and_lists_as_any_other_log(settings: dict[str, float]) -> None:
     train, (item,) = drawn(6), vectors(2, 11)
     observed = Pairs.observed(train, CPU, torch.float64)
-    user, solved = students.solve_student(observed, LISTED_USERS, LISTS, train.shape, item, 3)
+    user, solved = students.solve_student(observed, LISTED_USERS, LISTS, train.shape, item, 3, settings)
     everything = [(u, i, 1.0, 1.0) for u, i in zip(*map(np.ndarray.tolist, train.nonzero()), strict=True)]
-    columns = list(zip(*everything, *listed_pairs(), strict=True))
+    columns = list(zip(*everything, *listed_pairs(settings["listed"]), strict=True))
     pairs = Pairs(*map(torch.tensor, columns[:2]), *(torch.tensor(each, dtype=torch.float64) for each in columns[2:]))
     als = ALS(pairs, train.shape, 4)
-    _, expected = als.fit(item, **students.SOLVED_BY, sweeps=3)
-    users, expected = als.fit_users(expected, **students.SOLVED_BY)
+    solved_by = {name: settings[name] for name in students.SOLVED_BY}
+    _, expected = als.fit(item, **solved_by, sweeps=3)
+    users, expected = als.fit_users(expected, **solved_by)
     assert torch.allclose(user @ solved.T, users @ expected.T, atol=1e-9)
 
 

@@ -150,6 +150,27 @@ def test_weights_minimise_the_literal_cost(in_double, monkeypatch) -> None:
     assert (fitted.folds - fitted.everyone).abs().amax(1).min() > 1e-3  # everyone counts
 
 
+def test_users_of_an_earlier_window_are_learned_from_and_never_left_out(in_double) -> None:
+    fast = reranker_of()
+    held_out = wanted(fast)
+    alone = fast.fit(held_out, penalty=7.0)
+    twice = fast.fit(held_out, penalty=14.0, earlier=(reranker_of(), held_out))
+    assert torch.allclose(twice.everyone, alone.everyone, atol=1e-6)
+    assert torch.allclose(twice.centre, alone.centre)
+    assert torch.equal(fast.rerank(twice)[0], reranker_of().rerank(twice)[0])  # by features that are kept, and anew
+    nobody = fast.fit(held_out, penalty=7.0, earlier=(reranker_of(), torch.zeros_like(held_out)))
+    assert torch.allclose(nobody.folds, alone.folds, atol=1e-6)
+    assert (twice.folds - twice.everyone).abs().max() < (alone.folds - alone.everyone).abs().max()
+
+
+def test_statistics_of_rare_items_are_drawn_to_the_average() -> None:
+    std, gap, count = torch.tensor([1.0, 0.1, 0.1]), torch.tensor([2.0, 0.5, 0.5]), torch.tensor([1e9, 0.0, 5.0])
+    found = voters.shrunk(std, gap, count)
+    expected = [[1.0, ((1 + 0.01 + 0.01) / 3) ** 0.5, ((0.01 + 0.34) / 2) ** 0.5], [2.0, 1.0, 0.75]]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours, torch.tensor(theirs), atol=1e-6)
+
+
 def test_a_step_that_goes_too_far_is_halved(in_double, monkeypatch) -> None:
     """With hardly any penalty a weight is far from where it begins."""
     monkeypatch.setattr(reranker, "PENALTY", 1e-3)

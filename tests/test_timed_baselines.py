@@ -72,25 +72,52 @@ def test_recent_popularity_counts_the_newest_pairs_and_those_of_equal_time() -> 
         assert np.array_equal(scores(RecentPopularity(share=share), dense), expected)
 
 
+class SolvedALS(ALS):
+    """ALS whose users are solved once more at last."""
+
+    def fit(self, train: csr_array, *rest: Any) -> Any:
+        return self.fold_in(super().fit(train, *rest), train)
+
+
+def newer_share(dense: np.ndarray, time: float) -> float:
+    """Share of the pairs that are newer than a time."""
+    return float((dense > time).sum() / (~np.isnan(dense)).sum())
+
+
 def test_decayed_popularity_is_a_sum_of_powers_up_to_a_factor() -> None:
     dense, half_life = some_times(), 0.3
     expected = np.zeros(ITEMS)
     for item in range(ITEMS):
         for time in dense[:, item][~np.isnan(dense[:, item])]:
-            expected[item] += 2 ** (-(8 - time) / 8 / half_life)
+            expected[item] += 2 ** (-newer_share(dense, time) / half_life)
     found = scores(DecayedPopularity(half_life=half_life), dense)[0]
     np.testing.assert_allclose(found / found.sum(), expected / expected.sum(), atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("timed", "plain"), [(DecayedALS(factors=4, half_life=0.3), ALS(factors=4)), (DecayedEASE(half_life=0.3), EASE())]
+    ("timed", "plain"),
+    [(DecayedALS(factors=4, half_life=0.3), SolvedALS(factors=4)), (DecayedEASE(half_life=0.3), EASE())],
 )
 def test_a_decayed_model_is_the_plain_one_on_weights_of_mean_one(timed: Any, plain: Any) -> None:
     dense = some_times()
     train, _ = matrices(dense)
-    weights = np.array([2 ** (-(8 - time) / 8 / 0.3) for time in dense[~np.isnan(dense)]])
+    weights = np.array([2 ** (-newer_share(dense, time) / 0.3) for time in dense[~np.isnan(dense)]])
     train.data[:] = weights / weights.mean()
     np.testing.assert_allclose(scores(timed, dense), all_scores(plain.fit(train)), atol=1e-6)
+
+
+def test_a_history_is_folded_in_with_the_weights_of_its_times() -> None:
+    dense = some_times()
+    train, times = matrices(dense)
+    model = DecayedALS(factors=4, half_life=0.3)
+    fitted = model.fit(train, times=times)
+    weights = np.array([2 ** (-newer_share(dense, time) / 0.3) for time in dense[~np.isnan(dense)]])
+    train.data[:] = weights / weights.mean()
+    expected = ALS(factors=4).fold_in(fitted, train).user
+    plain, _ = matrices(dense)
+    np.testing.assert_allclose(model.fold_in(fitted, plain, times).user, expected, atol=1e-5)
+    train.data[:] = 1 / weights.mean()  # all of now
+    np.testing.assert_allclose(model.fold_in(fitted, plain).user, ALS(factors=4).fold_in(fitted, train).user, atol=1e-5)
 
 
 def literal_slist(model: SLIST, dense: np.ndarray) -> np.ndarray:
@@ -188,11 +215,11 @@ def test_a_longer_catalogue_and_an_empty_log_are_no_problem(name: str) -> None:
 
 @pytest.mark.parametrize(("model", "equal", "several"), [
     (RecentPopularity(share=0.01), Popularity(), 1), (DecayedPopularity(half_life=0.01), Popularity(), 1),
-    (DecayedALS(factors=4, half_life=0.01), ALS(factors=4), 1), (DecayedEASE(half_life=0.01), EASE(), 1),
+    (DecayedALS(factors=4, half_life=0.01), SolvedALS(factors=4), 1), (DecayedEASE(half_life=0.01), EASE(), 1),
     (SLIST(alpha=0.25, regularisation=10.0, span=0.1), EASE(regularisation=40.0), 1),
     (SequenceALS(factors=4), ALS(factors=4), 1),
     (RecentPopularity(share=1.0), Popularity(), 9), (DecayedPopularity(), Popularity(), 9),
-    (DecayedALS(factors=4), ALS(factors=4), 9), (DecayedALS(factors=4, half_life=1e12), ALS(factors=4), 9),
+    (DecayedALS(factors=4), SolvedALS(factors=4), 9), (DecayedALS(factors=4, half_life=1e12), SolvedALS(factors=4), 9),
     (DecayedEASE(), EASE(), 9), (SLIST(alpha=1.0, memory=None, regularisation=30.0), EASE(regularisation=30.0), 9),
 ])  # fmt: skip
 def test_at_equal_times_or_without_a_decay_the_model_is_one_without_times(model: Any, equal: Any, several: int) -> None:

@@ -101,11 +101,8 @@ class SLIST(Settings):
     ) -> Fitted:  # fmt: skip
         """Solve. train, times: [users, items]."""
         log = Sequences.of(train, times)
-        system, targets = self.grams(log, train.shape[1], torch.device(device))
-        together = torch.from_numpy((train.T @ train).toarray()).to(system).mul_(self.alpha)
-        system.mul_(1 - self.alpha).add_(together).diagonal().add_(self.regularisation)
-        targets.mul_(1 - self.alpha).add_(together)
-        del together
+        system, targets = self.grams(log, train.data[log.cell], train.shape[1], torch.device(device))
+        system.diagonal().add_(self.regularisation)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(system))
         weights = torch.mm(inverse, targets, out=system)
         weights -= inverse.mul_(weights.diagonal() / inverse.diagonal())
@@ -116,8 +113,12 @@ class SLIST(Settings):
         """x B, of histories [n, items] and their times; None: each is one set."""
         return fitted.folded(faded(histories, times, self.memory))
 
-    def grams(self, log: Sequences, n_items: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """([items, items], [items, items]) Z'WZ and Z'WY, without the rows: summed over a user's pairs of pairs.
+    def grams(
+        self, log: Sequences, weights: NDArray[np.float32], n_items: int, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """alpha X'X + (1 - alpha) Z'WZ and alpha X'X + (1 - alpha) Z'WY, [items, items] each. weights: [n] of the pairs
+
+        The rows of Z and Y are not formed: both are summed over a user's pairs of pairs.
 
         With f = exp(-1 / distance) and w_t the weight of the row of set t, 0 for the last, items i of set s and j of
         set t >= s of a user add
@@ -133,8 +134,9 @@ class SLIST(Settings):
             ahead[sets - 1] += np.exp(-2 / self.distance) * ahead[sets]
         first = np.searchsorted(log.user[log.of_set], log.user[log.of_set])
         count = np.arange(len(first)) - first + 1  # pairs of the user up to this one
-        item, of_set, before, after, counts = (
-            torch.from_numpy(each).to(device) for each in (log.item, log.of_set, until - weight, ahead, count)
+        item, of_set, before, after, counts, own = (
+            torch.from_numpy(each).to(device)
+            for each in (log.item, log.of_set, until - weight, ahead, count, weights.astype(np.float64))
         )
         sources, targets = torch.zeros(2, n_items * n_items, dtype=torch.float64, device=device)
         ends = count.cumsum()
@@ -145,8 +147,11 @@ class SLIST(Settings):
             s, t, cell = of_set[i], of_set[j], item[i] * n_items + item[j]
             gap, between = (t - s).double(), before[t] - before[s]  # both 0 within a set
             half = torch.where(i == j, 0.5, 1.0)  # the diagonal is added twice
-            sources.index_add_(0, cell, half * after[t] * torch.exp(-gap / self.distance))
-            targets.index_add_(0, cell, between * torch.exp((1 - gap).clamp(max=0) / self.distance))
+            both = half * self.alpha * own[i] * own[j]
+            sources.index_add_(0, cell, both + (1 - self.alpha) * half * after[t] * torch.exp(-gap / self.distance))
+            later = (1 - self.alpha) * between * torch.exp((1 - gap).clamp(max=0) / self.distance)
+            targets.index_add_(0, cell, both + later)
+            targets.index_add_(0, item[j] * n_items + item[i], both)
         sources = sources.view(n_items, n_items)
         return sources + sources.T, targets.view(n_items, n_items)
 

@@ -51,7 +51,7 @@ class Vote:
     """
 
     grid: Mapping[str, tuple[float, ...]]
-    fixed: dict[str, int] = field(default_factory=dict)
+    fixed: dict[str, float] = field(default_factory=dict)
     budget: Literal["fast", "default", "thorough"] = "thorough"
     most: tuple[float, float] = (inf, inf)
     items: bool = False
@@ -151,7 +151,9 @@ BASELINES = {
     ),
     "decayed-popularity": Candidate(DecayedPopularity, {"half_life": (0.01, 0.03, 0.1, 0.3, None)}),
     "als-decayed": Candidate(
-        DecayedALS, {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.1, 0.3, None)}
+        DecayedALS,
+        {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.03, 0.1, 0.3, None)},
+        vote=Vote({"half_life": (0.1, 0.3, 1.0)}, fixed={"factors": 64, "sweeps": 6}, budget="fast"),
     ),
     "ease-decayed": Candidate(
         DecayedEASE, {"regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None)}
@@ -160,7 +162,7 @@ BASELINES = {
         SLIST,
         {"alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0)},
         vote=Vote(
-            {"alpha": (0.2, 0.6), "regularisation": (50.0, 200.0)}, budget="default", most=(0, 25_000), items=True
+            {"alpha": (0.2, 0.6)}, fixed={"regularisation": 100.0}, budget="default", most=(0, 25_000), items=True
         ),
     ),
     "als-sequence": Candidate(

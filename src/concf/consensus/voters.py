@@ -21,7 +21,8 @@ CELLS_HELD = 16  # numbers in memory per listed item while its features are comp
 LISTED_FEATURES = 3  # item z-score, relative score, score
 LEAST_GAP = 0.05  # lower bound of o_i - m_i, which few users estimate badly
 LEAST_STD = 1e-3  # lower bound of d_i,
-TIMED_LEAST_STD = 0.1  # and by time, where new items have few pairs
+TIMED_LEAST_STD = 0.1  # and by time, where new items have few pairs; there, statistics of items are shrunk, too:
+SHRINK = 5.0  # an item's d_i^2 and o_i - m_i are averaged with this many users of an average item
 Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # clipped to these
 
 
@@ -156,9 +157,18 @@ def _of_items(sums: Tensor, n_users: int, least_std: float = LEAST_STD) -> Tenso
     mean = total / n_users
     variance = (square / n_users - mean.square()).clamp(min=0)
     unit = (variance.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-    gap = ((own / count.clamp(min=1)).where(count > 0, mean) - mean) / unit
+    gap = (((own / count.clamp(min=1)).where(count > 0, mean) - mean) / unit).clamp(min=LEAST_GAP)
     std = (variance.sqrt() / unit).clamp(min=least_std)
-    return torch.stack([mean / unit, std, gap.clamp(min=LEAST_GAP), unit.expand_as(mean)])
+    if least_std == TIMED_LEAST_STD:
+        std, gap = shrunk(std, gap, count)
+    return torch.stack([mean / unit, std, gap, unit.expand_as(mean)])
+
+
+def shrunk(std: Tensor, gap: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """([items], [items]) d_i and o_i - m_i, drawn to the average item the more, the fewer users [items] an item has."""
+    keep = count / (count + SHRINK)
+    square = std.square()
+    return (keep * square + (1 - keep) * square.mean()).sqrt(), keep * gap + (1 - keep) * gap.mean()
 
 
 def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequence[str], k: int) -> dict[str, Tensor]:

@@ -101,7 +101,7 @@ class FoldIn:
 
     def _voter_weights(self) -> dict[str, float]:
         """Head or fixed voter -> its weight in the consensus."""
-        names = [*self.settings.heads, *self.fixed_voters]
+        names = [*self.heads, *self.fixed_voters]
         return dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
 
 

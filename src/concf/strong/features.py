@@ -41,7 +41,7 @@ from torch import Tensor
 
 from concf.baselines.sequences import Sequences
 from concf.baselines.timed import ages
-from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, Z_SCORE
+from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, TIMED_LEAST_STD, Z_SCORE, shrunk
 from concf.evaluation.scorers import Factors
 from concf.runtime.process_group import ALONE, ProcessGroup
 
@@ -104,7 +104,7 @@ class Histories:
 class HeadFeatures:
     """Features of one head, from its vectors and from statistics of every item.
 
-    least_std: lower bound of d_i
+    least_std: lower bound of d_i; that of a log by time: statistics are also shrunk (`shrunk`)
     typical: whether the mean similarity to all items is precomputed for every item, or computed when needed
     group:   each process has the vectors and the log of its local users; statistics are of all users
     direction, norm: [items, d] item vectors of length 1, and [items] their lengths
@@ -126,7 +126,10 @@ class HeadFeatures:
         square = ((item @ (spread / n)) * item).sum(1).clamp(min=0)
         self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
         self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=least_std)
-        self.gap = (self._of_its_users(item, mean) / self.unit - self.mean).clamp(min=LEAST_GAP)
+        own, count = self._of_its_users(item, mean)
+        self.gap = (own / self.unit - self.mean).clamp(min=LEAST_GAP)
+        if least_std == TIMED_LEAST_STD:
+            self.std, self.gap = shrunk(self.std, self.gap, count)
         self.item_features = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
         self.norm = item.norm(dim=1)
         self.direction = item / self.norm.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
@@ -139,8 +142,8 @@ class HeadFeatures:
         others.user, others.log = user, log
         return others
 
-    def _of_its_users(self, vectors: Tensor, mean: Tensor) -> Tensor:
-        """[items] o_i: mean score of each item by its users; `mean` [items] for one without. vectors: [items, d]"""
+    def _of_its_users(self, vectors: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """[items] o_i: mean score of each item by its users; `mean` [items] for one without; [items] these users."""
         first, user = self.log.by_item
         count = first.diff()
         item = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
@@ -152,7 +155,7 @@ class HeadFeatures:
         self.group.all_reduce([sums])
         self.group.all_reduce([count])
         own = sums / count.clamp(min=1) + (0 if self.bias is None else self.bias)
-        return own.where(count > 0, mean)
+        return own.where(count > 0, mean), count
 
     def _typical(self, items: Tensor) -> Tensor:
         """[n, 2] mean of c^2 and of c^8 of items [n] over all other items, or a sample of them."""

@@ -36,7 +36,7 @@ from concf.strong.features import Clock
 from concf.strong.reranker import Context, Reranker, Weights
 from concf.strong.settings import STUDENT, StrongSettings
 from concf.strong.softmax import UserSoftmax
-from concf.strong.students import SOLVED_BY, listed_pairs
+from concf.strong.students import USUAL, listed_pairs
 
 CPU = torch.device("cpu")
 LISTED = 100  # items of the consensus list of a history that its student is solved towards
@@ -74,7 +74,7 @@ class StrongFoldIn(FoldIn):
     def _solver(self, name: str, factors: Factors) -> Solve:
         if name in self.settings.given_vectors:
             return super()._solver(name, factors)
-        chosen = self.chosen.get(name, SOLVED_BY)
+        chosen = self.chosen.get(name, USUAL)
         if "temperature" in chosen:
             softmax, length = UserSoftmax(factors.item, chosen["temperature"]), factors.user.norm(dim=1).max()
             return lambda histories, _times: softmax(histories) * length
@@ -84,7 +84,9 @@ class StrongFoldIn(FoldIn):
         def solve(histories: csr_array, times: Times) -> Tensor:
             pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
             if taught:
-                pairs = pairs.and_more(listed_pairs(torch.arange(n), self.agree(histories, times).lists[:, :LISTED]))
+                pairs = pairs.and_more(
+                    listed_pairs(torch.arange(n), self.agree(histories, times).lists[:, :LISTED], chosen["listed"])
+                )
             return squares(pairs, n)
 
         return solve

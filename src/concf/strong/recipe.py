@@ -3,8 +3,8 @@
     search    choose the settings of the voters by validation
     als       fit two factor models by ALS
     time      by time: search voters that know times, and decide what of the log's times is used
-    softmax   fit a head with a softmax loss, from the vectors of the first
-    rerank    fit the re-ranker, cross-fitted
+    softmax   unless by time: fit a head with a softmax loss, from the vectors of the first
+    rerank    fit the re-ranker, cross-fitted; by time to two windows
     student   distil the consensus into one head
     refit     refit the voters on the training and validation parts (or on everything)
     final     compute the consensus of these voters for all users, and distil it
@@ -43,16 +43,26 @@ from concf.runtime.arguments import derive_seed
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import search
-from concf.strong.decision import VOTER_TEMPERATURE, decide, taken
+from concf.strong.decision import PENALTIES, VOTER_TEMPERATURE, Decision, Window, decide, earlier_window
 from concf.strong.features import Clock
 from concf.strong.reranker import TOP, Context, Reranker, Weights
 from concf.strong.run import StrongRun
 from concf.strong.search import PLANS, list_length, n_consensus_users
 from concf.strong.settings import STUDENT, TIME
 from concf.strong.softmax import fit_softmax
-from concf.strong.students import SOLVED_BY, by_groups, solve_student, teach_student, without_lists
+from concf.strong.students import (
+    LISTED_WEIGHT,
+    SOLVED_BY,
+    USUAL,
+    by_groups,
+    solve_student,
+    teach_student,
+    without_lists,
+)
 
+EARLIER_SWEEPS = 6, 3  # of ALS before the last window of the training part: from the start, and from there
 SMALL = 32  # dimensions in the first search
+KEPT = 0.985  # share of the consensus that a student keeps; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
 VOTES_OF_USERS = {  # votes with a dimension of users: that dimension, and the padding
     "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
@@ -94,7 +104,7 @@ class Recipe:
         self.weights: Weights | None = None
         self.near: Tensor | None = None  # earlier weights of the re-ranker, which the penalty draws to
         self._cache: dict[str, Any] = {}
-        self.softmaxes = [head for head in settings.own_heads if head.startswith("softmax")]
+        self.softmaxes = [head for head in settings.own_heads if head.startswith("softmax") and head in run.heads]
         self.stages: dict[str, Callable[[], dict[str, Any]]] = {}
         if settings.own:
             self.stages = {"search": self._search, "als": self._als}
@@ -220,21 +230,58 @@ class Recipe:
         """Lower bound of the standard deviation of an item's scores."""
         return TIMED_LEAST_STD if TIME in self.chosen else LEAST_STD
 
+    @property
+    def _timed(self) -> list[str]:
+        """Voters that know times."""
+        return [name for name in self.fixed if name in timed_voters()]
+
     def _time(self) -> dict[str, Any]:
         """Search the voters that know times, and keep these voters, and features of time, if they help (`decision`)."""
-        train, few, names = self.data.train, self.searched, [name for name in self.fixed if name in timed_voters()]
-        self.chosen[TIME] = {"voters": 1.0, "features": 1.0}
-        for name in names:
-            fit = partial(self.fit_fixed, name, train)
-            self.chosen[name] = search.search_fixed(name, fit, self.seen(train), few, self.plan.rounds[0])
-        gains = decide(self, names)
-        voters, features = taken(gains)
-        self.chosen[TIME] = {"voters": float(voters), "features": float(features)}
-        if not voters:
-            self.run.fixed_voters = tuple(name for name in self.run.fixed_voters if name not in names)
-            self.chosen = {name: each for name, each in self.chosen.items() if name not in names}
-        kept = [TIME, *(name for name in names if name in self.chosen)]
+        train, few, timed = self.data.train, self.searched, self._timed
+        self.chosen[TIME] = {"voters": 1.0, "features": 1.0, "penalty": PENALTIES[0]}
+        for name in timed:
+            fixed = self.chosen["als"] if name == "als-decayed" else {}
+            fit = lambda settings, name=name, fixed=fixed: self.fit_fixed(name, train, fixed | settings)  # noqa: E731
+            self.chosen[name] = fixed | search.search_fixed(name, fit, self.seen(train), few, self.plan.rounds[0])
+        before, decision = self._earlier(), Decision(False, False, PENALTIES[0], {})
+        if before is not None:
+            voters = self._own_voters(train, self.validation.users)
+            self._cache |= {} if self.settings.foreign else {"voters": voters}
+            after = self._window(train, self.validation, voters, self._clock(train))
+            decision = decide(before, after.few(few), timed)
+        *parts, gains = decision
+        self.chosen[TIME] = dict(zip(("voters", "features", "penalty"), map(float, parts), strict=True))
+        if not decision.voters:
+            self.run.fixed_voters = tuple(name for name in self.run.fixed_voters if name not in timed)
+            self.chosen = {name: each for name, each in self.chosen.items() if name not in timed}
+        kept = [TIME, *(name for name in timed if name in self.chosen)]
         return {"chosen": {name: self.chosen[name] for name in kept}, "gains": gains}
+
+    def _earlier(self) -> Window | None:
+        """The ensemble before the last window of the training part; None if too few users can be evaluated there."""
+        if "earlier" not in self._cache:
+            self._cache["earlier"] = self._fit_earlier()
+        earlier: Window | None = self._cache["earlier"]
+        return earlier
+
+    def _fit_earlier(self) -> Window | None:
+        past = earlier_window(self.data)
+        if past is None:
+            return None
+        users = sample(past.validated, 2 * self.plan.users, self.seed)
+        validation = Validation(past, self.run.metric, self.device, self.group, validated=users)
+        log, times, als = past.train, past.times(["train"]), self.solver(past.train)
+        vectors, start = {}, als.start(self._seed(7))
+        for head, sweeps in zip(("als-a", "als-b"), EARLIER_SWEEPS, strict=True):
+            vectors[head] = als.fit(start, **self.chosen[head], sweeps=sweeps)
+            start = vectors[head][1]
+        clock = Clock.of(log, times, self.device).local(self.own)
+        return self._window(log, validation, self._own_voters(log, validation.users, vectors, times), clock)
+
+    def _window(self, log: csr_array, validation: Validation, voters: list[Voter], clock: Clock | None) -> Window:
+        factors, local = [voter.factors for voter in voters if voter.factors is not None], self.local(log)
+        context = Context.of(local, factors, self.device, self.group, clock, self.least_std)
+        return Window(local, validation, voters, context, self.settings.consensus)
 
     def _als(self) -> dict[str, Any]:
         """Search around the chosen settings with all dimensions, and keep the two best that are stable over sweeps."""
@@ -281,12 +328,23 @@ class Recipe:
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
         """Voters fitted to a log [users, items], with their lists for local users [n]."""
+        return self._own_voters(log, users)
+
+    def _own_voters(
+        self, log: csr_array, users: Tensor, vectors: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+        times: csr_array | None = None,
+    ) -> list[Voter]:  # fmt: skip
+        """Those that are not given.
+
+        vectors, times: of the heads, and of the log's pairs; None: this run's
+        """
         k = max(self.top_k, self.validation.depth)  # the metric may be deeper than the votes
-        seen = self.seen(log)
-        heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
-        voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
+        seen, vectors = self.seen(log), self.vectors if vectors is None else vectors
+        heads = [head for head in self.run.heads if head in vectors and head != STUDENT]
+        voters = [by_factors(head, Factors(*vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
-            fitted = Offset(self.fit_fixed(name, log, self.chosen[name]), self.own.start)
+            item = vectors["als-a"][1] if name == "als-sequence" else None
+            fitted = Offset(self.fit_fixed(name, log, self.chosen[name], times, item), self.own.start)
             voters.append(by_scores(name, fitted, seen, users, k, group=self.group, least_std=self.least_std))
         return voters
 
@@ -307,16 +365,32 @@ class Recipe:
 
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker to the held-out items of the validated users; its metrics are cross-fitted."""
-        voters = self._voters(self.data.train, self.validation.users)
+        names = {*self.run.heads, *self.run.fixed_voters}
+        voters = self._cache.pop("voters", None) or self._voters(self.data.train, self.validation.users)
+        voters = [voter for voter in voters if voter.name in names]
         self._measure(voters)
-        reranker = self._reranker(self.data.train, self.validation.users, voters)
-        self.weights = reranker.fit(self.validation.held_out(reranker.lists[:, :TOP]), self.near)
+        reranker, chosen = self._reranker(self.data.train, self.validation.users, voters), self.chosen.get(TIME, {})
+        held_out = self.validation.held_out(reranker.lists[:, :TOP])
+        penalty = chosen.get("penalty")
+        self.weights = reranker.fit(held_out, self.near, penalty, self._earlier_reranker(voters))
         lists, _ = reranker.rerank(self.weights, cross_fitted=True)
         self.metrics[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
         self.metrics[CONSENSUS] = self.validation.of_its_users(lists)
         self._cache["lists"] = lists
         named = [*self.run.fixed_voters, R_CONSENSUS, CONSENSUS]
         return {"validation": {name: self.metrics[name] for name in named if name in self.metrics}}
+
+    def _earlier_reranker(self, voters: list[Voter]) -> tuple[Reranker, Tensor] | None:
+        """The re-ranker of these voters in the earlier window, and what is held out there; None: there is none.
+
+        Voters from outside have no lists of earlier windows.
+        """
+        earlier = None if "time" not in self.stages or self.settings.foreign else self._earlier()
+        if earlier is None:
+            return None
+        left_out = {each.name for each in earlier.voters} - {each.name for each in voters}
+        reranker = earlier.reranker(earlier.votes(left_out), left_out, bool(self.chosen[TIME]["features"]))
+        return reranker, earlier.held_out(reranker)
 
     def _cross_fitted(self) -> Tensor:
         """[local validated users, L] consensus lists, each re-ranked with weights fitted on the other folds."""
@@ -335,7 +409,8 @@ class Recipe:
             of_items = torch.from_numpy(popularity_groups(log, groups)).to(self.device)
             target_lists = by_groups(lists[:, :taught], of_items, groups)
         pairs, group = self._pairs(log), self.group
-        vectors = solve_student(pairs, users, lists[:, :regressed], self.shape, start, sweeps, group)
+        settings = self.chosen.get(STUDENT, USUAL)
+        vectors = solve_student(pairs, users, lists[:, :regressed], self.shape, start, sweeps, settings, group)
         self.vectors[STUDENT] = teach_student(*vectors, users, target_lists, epochs, self._seed(4), group)
 
     def _start(self) -> Tensor:
@@ -343,9 +418,25 @@ class Recipe:
         return self.vectors["als-a"][1]
 
     def _student(self) -> dict[str, Any]:
-        """Distil the cross-fitted lists, so that the metric of the student is unbiased too."""
+        """Distil the cross-fitted lists, so that the metric of the student is unbiased too.
+
+        Where the usual settings of its regression lose more than a little of the consensus, as on a dense log, others
+        are tried: those that ALS has chosen for the log, and lists that weigh less or more.
+        """
+        tried = [self._taught(USUAL)]
+        if tried[0][0] < KEPT * self.metrics[CONSENSUS] and "als-a" in self.chosen:
+            own = self.chosen["als-a"]
+            tried += [self._taught(own | {"listed": weight}) for weight in (1.0, LISTED_WEIGHT)]
+            tried += [self._taught(SOLVED_BY | {"listed": weight}) for weight in (1.0, 10.0)]
+        self.metrics[STUDENT], self.chosen[STUDENT], self.vectors[STUDENT] = max(tried, key=lambda each: each[0])
+        return {"chosen": {STUDENT: self.chosen[STUDENT]}, "validation": {STUDENT: self.metrics[STUDENT]}}
+
+    def _taught(self, settings: Mapping[str, float]) -> tuple[float, dict[str, float], tuple[Tensor, Tensor]]:
+        """Distil with these settings; returns the student's validation, the settings and its vectors."""
+        self.chosen[STUDENT] = dict(settings)
         self._distil(self.data.train, self.validation.users, self._cross_fitted(), self._start())
-        return self._validate(STUDENT)
+        self._validate(STUDENT)
+        return self.metrics[STUDENT], self.chosen[STUDENT], self.vectors[STUDENT]
 
     def _refit(self) -> dict[str, Any]:
         """Refit the voters on the whole log, from their present vectors."""
@@ -386,7 +477,7 @@ class Recipe:
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
-            names = [*self.settings.heads, *self.run.fixed_voters]
+            names = [*self.run.heads, *self.run.fixed_voters]
             votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
             votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
             of_items = [voter.of_items for voter in voters if voter.of_items is not None]

@@ -143,29 +143,43 @@ class Reranker:
             pass
         self.cached: tuple[Tensor, Tensor] | None = None  # of `fit`: [n] rows, and the centred features at them
 
-    def fit(self, held_out: Tensor, before: Tensor | None = None) -> Weights:
+    def fit(
+        self, held_out: Tensor, before: Tensor | None = None, penalty: float | None = None,
+        earlier: tuple[Reranker, Tensor] | None = None,
+    ) -> Weights:  # fmt: skip
         """Fit the weights.
 
         held_out: [n, TOP or fewer] whether a listed item is held out for validation
         before:   [F] weights fitted to more users, which a stronger penalty draws to; None: it draws to the plain
                   consensus
+        penalty:  in place of PENALTY
+        earlier:  the re-ranker of an earlier window, and what was held out there: its users are fitted too
         """
         rows = torch.arange(len(self.users), device=self.users.device)[: max(0, MOST_LEARNERS - self.first)]
         fold = ((rows + self.first) % FOLDS).where(held_out[rows].any(1), FOLDS)
         fold, order = fold.sort(stable=True)  # users of a fold are adjacent
-        ends = accumulate(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS], initial=0)
+        ends = list(accumulate(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS], initial=0))
+        features, empty = self.features(order)
+        target, self.cached = held_out[order], (order.argsort(), features)
+        if earlier is not None:  # in a last fold, which is never left out
+            others, listed = earlier
+            more = listed.any(1).nonzero()[:, 0][: max(0, MOST_LEARNERS - others.first)]
+            parts = zip((features, empty, target), (*others.features(more), listed[more]), strict=True)
+            features, empty, target = (torch.cat([own[: ends[-1]], theirs]) for own, theirs in parts)
+            ends.append(len(features))
         blocks = [
             [slice(begin, min(begin + USERS, last)) for begin in range(first, last, USERS)]
             for first, last in pairwise(ends)
         ]
-        features, empty = self.features(order)
         centre, variance = self._moments(features, empty, list(chain(*blocks)))
-        self.cached = order.argsort(), features.sub_(centre)
+        features.sub_(centre)
+        if earlier is not None:
+            self.cached[1].sub_(centre)
         prior = self._plain(features.shape[2]) if before is None else before.to(rows.device, torch.float64)
-        target = held_out[order].to(features)
+        target = target.to(features)
         target /= target.sum(1, keepdim=True).clamp(min=1)
-        penalty = (PENALTY if before is None else PENALTY_BEFORE) * variance.clamp(min=LEAST_VARIANCE)
-        training = TrainingSet(features, empty, target, blocks, prior, penalty, self.group)
+        strength = ((penalty or PENALTY) if before is None else PENALTY_BEFORE) * variance.clamp(min=LEAST_VARIANCE)
+        training = TrainingSet(features, empty, target, blocks, prior, strength, self.group)
         everyone, curvature = fit_weights(training, None, prior)
         folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
         if not everyone.isfinite().all():

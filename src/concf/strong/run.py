@@ -41,6 +41,12 @@ class StrongRun(Run):
         """Number of users whom the re-ranker is fitted to and metrics are measured on."""
         return min(super().n_validated, VALIDATED)
 
+    @cached_property
+    def heads(self) -> list[str]:
+        """Heads of the settings; by time none with a softmax: weights for its features do harm in the next window."""
+        left_out = {head for head in self.settings.own_heads if self.by_time and head.startswith("softmax")}
+        return [head for head in self.settings.heads if head not in left_out]
+
     def objective(self, name: str) -> str | None:
         """Name of a head's objective, or "given"; None for a consensus."""
         if name in self.settings.given_vectors:

@@ -8,7 +8,7 @@ knowledge distillation for recommendation", 2023), so that popular items are not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import log
 
 import torch
@@ -21,9 +21,10 @@ from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong.softmax import Adam
 
-LISTED_WEIGHT = 3.0  # weight of a listed pair; an observed one has 1
 LOWEST_TARGET = 0.3  # target of the last listed item; the first has 1
-SOLVED_BY = {"unobserved": 0.03, "penalty": 0.003}  # settings of ALS; lists weigh the same on every log
+LISTED_WEIGHT = 3.0  # weight of a listed pair; an observed one has 1
+SOLVED_BY = {"unobserved": 0.03, "penalty": 0.003}  # settings of ALS
+USUAL = SOLVED_BY | {"listed": LISTED_WEIGHT}  # settings of the least squares
 TAUGHT = 50  # N of Eq. 14: ranks that the consensus loss orders; the further ones are in its denominators
 SCALE = 30.0  # logits of the consensus loss are scores times this; scores are between 0 and 1
 RIDGE = 1.0  # penalty of a squared weight, times the number of users; features have mean square 1
@@ -31,28 +32,28 @@ RIDGE_USERS = 1 << 14  # users of a block
 LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the fewest users of one
 
 
-def listed_pairs(users: Tensor, lists: Tensor) -> Pairs:
-    """Convert the lists [n, L] of users [n] to weighted pairs for ALS."""
+def listed_pairs(users: Tensor, lists: Tensor, weight: float = LISTED_WEIGHT) -> Pairs:
+    """Convert the lists [n, L] of users [n] to weighted pairs for ALS; an observed pair has weight 1."""
     listed, device = lists.long(), lists.device
     rank = torch.arange(listed.shape[1], dtype=torch.get_default_dtype(), device=device)
     target = 1 - (1 - LOWEST_TARGET) * torch.log1p(rank) / log(1 + max(listed.shape[1] - 1, 1))
     valid = listed >= 0
     user = users[:, None].expand_as(listed)[valid]
-    weight = torch.full((len(user),), LISTED_WEIGHT, dtype=target.dtype, device=device)
-    return Pairs(user, listed[valid], weight, target.expand_as(listed)[valid])
+    weights = torch.full((len(user),), weight, dtype=target.dtype, device=device)
+    return Pairs(user, listed[valid], weights, target.expand_as(listed)[valid])
 
 
 def solve_student(
     observed: Pairs, users: Tensor, lists: Tensor, shape: tuple[int, int], item: Tensor, sweeps: int,
-    group: ProcessGroup = ALONE,
+    settings: Mapping[str, float] = USUAL, group: ProcessGroup = ALONE,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Fit the student's ([users, d], [items, d]) by ALS. lists: [n, L] of users [n]; item: [items, d] initial vectors.
 
     Each process has the pairs and lists of its local users (see `ALS`).
     """
-    als = ALS(observed.and_more(listed_pairs(users, lists)), shape, item.shape[1], group)
-    _, item = als.fit(item, **SOLVED_BY, sweeps=sweeps)
-    return als.fit_users(item, **SOLVED_BY)
+    als = ALS(observed.and_more(listed_pairs(users, lists, settings["listed"])), shape, item.shape[1], group)
+    _, item = als.fit(item, settings["unobserved"], settings["penalty"], sweeps)
+    return als.fit_users(item, settings["unobserved"], settings["penalty"])
 
 
 def by_groups(lists: Tensor, group: Tensor, groups: int) -> list[Tensor]:

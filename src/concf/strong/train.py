@@ -128,9 +128,11 @@ def large_tables(
     shape, d = data.train.shape, settings.dimensions
     users, items = shape
     local, plan = users // group.size, PLANS[settings.budget]
-    timed = settings.own_timed if data.recipe.protocol.time_cut == "all" else ()
+    by_time = data.recipe.protocol.time_cut == "all"
+    timed = settings.own_timed if by_time else ()
     fixed = [name for name in (*settings.fixed_voters, *timed) if has_a_vote(name, shape, device)]
-    heads, voters = len(settings.heads), len(settings.heads) - 1 + len(fixed)
+    heads = sum(not (by_time and head.startswith("softmax")) for head in settings.heads)
+    voters = heads - 1 + len(fixed)
     k = min(settings.consensus.top_k or items, items)
     consensus_users = n_consensus_users(shape, settings)
     kept = 3 * list_length(data, settings) * INT + (heads + len(fixed)) * k * INT  # of a user
