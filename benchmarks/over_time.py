@@ -3,9 +3,10 @@
     make time
 
 or, where the measuring machine has no data: `python benchmarks/over_time.py prepare --data FOLDER` writes the splits,
-`measure --data FOLDER --jobs 8` measures them, and `render` writes the tables. A line of results/over-time.jsonl is a
-model at a cut: tuned on the window before the cut by NDCG@10, fitted again to everything before the cut, tested once.
-A line that is there already is not measured again. SASRec's lines are of benchmarks/sasrec.py.
+`measure --data FOLDER --jobs 8` measures them, and `render` writes the tables and a figure of what each part of the
+default adds. A line of results/over-time.jsonl is a model at a cut: tuned on the window before the cut by NDCG@10,
+fitted again to everything before the cut, tested once. A line that is there already is not measured again. SASRec's
+lines are of benchmarks/sasrec.py.
 """
 
 from __future__ import annotations
@@ -13,27 +14,43 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
 from measuring import RESULTS
 from sources import DOCS, lines, render
 
 from concf.comparison.compare import compare
 from concf.comparison.results_log import ResultsLog
+from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
 from concf.runtime.text_tables import markdown
+from concf.strong import recipe
+from concf.strong.decision import PENALTIES, Decision
+from concf.strong.run import StrongRun
 
 DATA = {"amazon-beauty": "Amazon Beauty", "yelp-2019": "Yelp 2019", "ciao": "Ciao"}
-CUTS = 3
+CUTS, STRONG = 3, "concf:strong"
 METRICS = ("ndcg@10", "hit@10", "recall@50")
 MODELS = (
     "popularity", "recent-popularity", "decayed-popularity", "itemknn", "rp3beta", "als", "als-decayed", "ease",
-    "ease-decayed", "slist", "als-sequence", "concf:strong",
+    "ease-decayed", "slist", "als-sequence", STRONG,
 )  # fmt: skip
+OTHERS = [f"permuted {data}" for data in DATA] + [f"simulated {name}" for name in ("still", "drift", "fashion", "all")]
+BLIND = "strong without times"
+PARTS = {  # the default with a decision that is given
+    BLIND: None,  # with a softmax head, and one window
+    "strong with two windows": Decision(False, False, PENALTIES[0], {}),
+    "strong with features": Decision(False, True, PENALTIES[0], {}),
+    "strong with features and voters": Decision(True, True, PENALTIES[0], {}),
+}
 SASREC = {"beauty": "amazon-beauty", "yelp": "yelp-2019", "ciao": "ciao"}  # names of its lines
 USERS = {"warm": "warm users", "everyone": "everyone"}
 
@@ -42,10 +59,32 @@ def prepare(folder: Path) -> None:
     """Write the splits of every log at every cut."""
     from concf.comparison.rolling import rolling_splits
 
+    for name, log in ({data: data for data in DATA} | dict(others())).items():
+        for cut, split in enumerate(rolling_splits(log, CUTS, {"test": 0.1}), 1):
+            split.save(folder / f"{name}-{cut}", overwrite=True)
+            print(name, cut, split.held_out()[1], flush=True)
+
+
+def others() -> Iterator[tuple[str, Any]]:
+    """Logs on which times say little, or much: the three with permuted times, and simulated ones."""
+    import polars as pl
+
+    from concf.comparison.rolling import rolling_splits
+
     for data in DATA:
-        for cut, split in enumerate(rolling_splits(data, CUTS, {"test": 0.1}), 1):
-            split.save(folder / f"{data}-{cut}", overwrite=True)
-            print(data, cut, split.held_out()[1], flush=True)
+        log = rolling_splits(data, 1, {"test": 0.1})[0].interactions  # with the filters of the catalogue
+        assert log.timestamp is not None
+        time = np.random.default_rng(5).permutation(log.timestamp)
+        yield f"permuted {data}", pl.DataFrame({"user_id": log.user, "item_id": log.item, "timestamp": time})
+    size = {"users": 4000, "items": 2000, "events": 120_000}
+    still = {"fashion": None, "drift": 0.0, "new_users": 0.0, "new_items": 0.0}
+    for name, more in {
+        "still": still,
+        "drift": still | {"drift": 0.7},
+        "fashion": still | {"fashion": 0.25},
+        "all": {},
+    }.items():
+        yield f"simulated {name}", DriftingSimulation(**size | more).draw(7)
 
 
 def measure(folder: Path, results: Path, jobs: int, only: list[str]) -> None:
@@ -53,7 +92,11 @@ def measure(folder: Path, results: Path, jobs: int, only: list[str]) -> None:
     log = ResultsLog(results)
     keys = [
         {"data": data, "cut": cut, "model": model}
-        for model in reversed(only or MODELS) for data in DATA for cut in range(CUTS, 0, -1)
+        for model in reversed(only or (*PARTS, *MODELS)) for data in DATA for cut in range(CUTS, 0, -1)
+    ]  # fmt: skip
+    keys += [
+        {"data": data, "cut": cut, "model": model}
+        for data in OTHERS for cut in range(CUTS, 0, -1) for model in (STRONG, BLIND) if not only or model in only
     ]  # fmt: skip
     keys = [key for key in keys if log.find(key) is None]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
@@ -71,12 +114,17 @@ def measure(folder: Path, results: Path, jobs: int, only: list[str]) -> None:
 def entrants(folder: Path, key: dict[str, Any]) -> list[dict[str, Any]]:
     """Tune and test a model at a cut; a preset has two entrants, its consensus and its head."""
     split = Split.load(folder / f"{key['data']}-{key['cut']}")
-    compared = compare(split, [key["model"]], seeds=1, metrics=METRICS)
+    model, given = key["model"], nullcontext()
+    if model in PARTS:
+        given = _given(PARTS[model])
+        model = STRONG
+    with given:
+        compared = compare(split, [model], seeds=1, metrics=METRICS)
     if torch.cuda.is_available():  # other processes need the memory
         torch.cuda.empty_cache()
     return [
         {
-            "model": entrant.name, "settings": entrant.settings, "at_grid_edge": entrant.edges,
+            "model": _named(key["model"], entrant.name), "settings": entrant.settings, "at_grid_edge": entrant.edges,
             "validation": entrant.validation, "warm": entrant.tests[0], "everyone": entrant.everyone[0],
             "fit_seconds": entrant.fit_seconds[0], "users": len(split.evaluated), "split": split.hash,
         }
@@ -84,8 +132,20 @@ def entrants(folder: Path, key: dict[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def tables() -> dict[str, str]:
-    """A table for each log: mean ± standard deviation over the cuts, of warm users and of everyone."""
+def _named(model: str, entrant: str) -> str:
+    """Name of an entrant in the table: that of a part ends with what is shipped."""
+    return entrant.replace(STRONG, f"{model.removeprefix('strong ')}:") if model in PARTS else entrant
+
+
+def _given(decision: Decision | None) -> Any:
+    """Let the default use times as decided here; None: not at all."""
+    if decision is None:
+        return mock.patch.object(StrongRun, "by_time", False)
+    return mock.patch.object(recipe, "decide", lambda *_: decision)
+
+
+def measured() -> dict[tuple[str, str], dict[int, dict[str, Any]]]:
+    """(log, model) -> cut -> its entrant."""
     cells: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     for line in lines("over-time"):
         for entrant in line["entrants"]:
@@ -93,11 +153,16 @@ def tables() -> dict[str, str]:
     for line in lines("sasrec"):
         if line["part"] == "test":
             cells.setdefault((SASREC[line["data"]], "SASRec (RecTools)"), {})[line["cut"]] = line["test"]
-    found = {}
+    return cells
+
+
+def tables() -> dict[str, str]:
+    """A table for each log: mean ± standard deviation over the cuts, of warm users and of everyone."""
+    found, cells = {}, measured()
     for data in DATA:
         rows = []
         for (name, model), by_cut in cells.items():
-            if name != data or len(by_cut) < CUTS:
+            if name != data or len(by_cut) < CUTS or model.startswith("with "):
                 continue
             ordered = [by_cut[cut] for cut in sorted(by_cut)]
             values = {
@@ -114,6 +179,48 @@ def tables() -> dict[str, str]:
     return found
 
 
+def losses() -> str:
+    """A table of the default against itself without times, on every log."""
+    rows, cells = [], measured()
+    for data in [*DATA, *OTHERS]:
+        row = [DATA.get(data, data)]
+        for ship in ("consensus", "head"):
+            both = [cells.get((data, name), {}) for name in (f"{STRONG} {ship}", f"without times: {ship}")]
+            with_times, without = ([each[cut]["warm"][METRICS[0]] for cut in sorted(each)] for each in both)
+            if len(with_times) < CUTS or len(without) < CUTS:
+                break
+            worst = min(ours / theirs - 1 for ours, theirs in zip(with_times, without, strict=True))
+            change = mean(with_times) / mean(without) - 1
+            row += [f"{mean(without):.4f}", f"{mean(with_times):.4f}", f"{change:+.1%}", f"{worst:+.1%}"]
+        else:
+            rows.append(row)
+    header = [
+        f"{ship}{what}" for ship in ("consensus", "head") for what in (" without times", "", ": change", ", worst cut")
+    ]
+    return markdown(["log", *header], rows)
+
+
+def waterfall(path: Path) -> None:
+    """Draw what each part adds to NDCG@10 of the consensus, mean over the cuts, for each log."""
+    from matplotlib.figure import Figure
+
+    figure, cells = Figure(figsize=(10, 3.6), layout="constrained"), measured()
+    for axes, (data, title) in zip(figure.subplots(1, len(DATA)), DATA.items(), strict=True):
+        parts = [part.removeprefix("strong ") for part in PARTS]
+        names = {f"{part}: consensus": part for part in parts} | {f"{STRONG} consensus": "as decided"}
+        values = [mean(each["warm"][METRICS[0]] for each in cells[data, name].values()) for name in names]
+        for place, (value, before) in enumerate(zip(values, [0.0, *values], strict=False)):
+            last = place == len(values) - 1
+            colour = "#4477aa" if place == 0 or last else "#228833" if value >= before else "#cc6677"
+            low = 0.0 if place == 0 or last else min(value, before)
+            axes.bar(place, value - low if place == 0 or last else abs(value - before), bottom=low, color=colour)
+            axes.text(place, max(value, 0 if last else before), f"{value:.4f}", ha="center", va="bottom", fontsize=8)
+        axes.set_xticks(range(len(values)), [name.replace(" ", "\n", 1) for name in names.values()], fontsize=7)
+        axes.set_title(title)
+        axes.set_ylabel("NDCG@10, warm users")
+    figure.savefig(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("prepare", "measure", "render"))
@@ -127,7 +234,8 @@ def main() -> None:
     elif options.step == "measure":
         measure(options.data, options.results, options.jobs, [name for name in options.only.split(",") if name])
     else:
-        render("over_time", {DOCS / "time.md": tables()})
+        render("over_time", {DOCS / "time.md": tables() | {"over time others": losses()}})
+        waterfall(DOCS / "waterfall.svg")
 
 
 if __name__ == "__main__":
