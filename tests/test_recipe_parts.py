@@ -180,8 +180,8 @@ def test_a_student_is_solved_from_log_and_lists_as_any_other_log() -> None:
     columns = list(zip(*everything, *listed_pairs(), strict=True))
     pairs = Pairs(*map(torch.tensor, columns[:2]), *(torch.tensor(each, dtype=torch.float64) for each in columns[2:]))
     als = ALS(pairs, train.shape, 4)
-    _, expected = als.fit(item, **students.SOLVED_BY, sweeps=3)
-    users, expected = als.fit_users(expected, **students.SOLVED_BY)
+    users, expected = als.fit(item, **students.SOLVED_BY, sweeps=3)
+    users, expected = als.fit_users(users, expected, **students.SOLVED_BY)
     assert torch.allclose(user @ solved.T, users @ expected.T, atol=1e-9)
 
 

@@ -83,7 +83,7 @@ class IALS(Settings):
 class ALS(Settings):
     """Alternating least squares with penalties that grow with a row's pairs (Rendle et al., 2022), by concf.
 
-    Every pair of the log has its weight (1, if there are none) and target 1; each half of a sweep is solved exactly.
+    Every pair of the log has its weight (1, if there are none) and target 1.
     """
 
     factors: int = Field(128, ge=1)

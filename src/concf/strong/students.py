@@ -51,8 +51,8 @@ def solve_student(
     Each process has the pairs and lists of its local users (see `ALS`).
     """
     als = ALS(observed.and_more(listed_pairs(users, lists)), shape, item.shape[1], group)
-    _, item = als.fit(item, **SOLVED_BY, sweeps=sweeps)
-    return als.fit_users(item, **SOLVED_BY)
+    user, item = als.fit(item, **SOLVED_BY, sweeps=sweeps)
+    return als.fit_users(user, item, **SOLVED_BY)
 
 
 def by_groups(lists: Tensor, group: Tensor, groups: int) -> list[Tensor]:
