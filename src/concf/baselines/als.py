@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.runtime.executors import blocks_of, each_block, in_blocks
+from concf.runtime.executors import blocks_of, each_block, in_blocks, one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 
 CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # numbers in memory per block of rows; on a CPU they fit a core's cache
@@ -204,6 +204,7 @@ class ALS:
         items, weights = self.shape[1], (self.users.weight, self.items.weight)
         return penalty * (weights[0] + unobserved * items), penalty * (weights[1] + unobserved * self.n_users)
 
+    @one_thread_each()
     def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
         """([users, d], [items, d]) vectors after sweeps over users, then items. item: [items, d] initial vectors."""
         of_users, of_items = self.penalties(unobserved, penalty)
