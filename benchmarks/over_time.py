@@ -141,7 +141,7 @@ def _given(decision: Decision | None) -> Any:
     """Let the default use times as decided here; None: not at all."""
     if decision is None:
         return mock.patch.object(StrongRun, "by_time", False)
-    return mock.patch.object(recipe, "decide", lambda *_: decision)
+    return mock.patch.object(recipe, "decide", return_value=decision)
 
 
 def measured() -> dict[tuple[str, str], dict[int, dict[str, Any]]]:

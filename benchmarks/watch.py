@@ -8,7 +8,7 @@ Accuracy: `--budget fast` on one split of three data sets; test Recall@50 and ND
 A line has the figures of several training seeds on that split. One more training, with the first seed, may be lower
 than their mean by three of their standard deviations, and by half a per cent in any case.
 Speed: ratios of processor seconds within one run, of which the best of the repeats counts; a ratio may be larger than
-its line by the factor `TOLERANCE`.
+its line by the factor `TOLERANCE`. The stages of the default are printed beside the budgets that are aimed at.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -35,7 +36,11 @@ DEVIATIONS, LEAST = 3.0, 0.005  # what counts as noise: of the standard deviatio
 TOLERANCE = 1.4
 K = 50
 Figures = dict[str, float]  # "consensus recall@50" -> its value
-FAST = choose_settings("strong", {"budget": "fast"})
+FAST, DEFAULT = (choose_settings("strong", {"budget": budget}) for budget in ("fast", "default"))
+BUDGETS = {  # aims, in units of implicit's ALS on the same log: 256 factors, 15 iterations
+    "as many sweeps of ALS": 1.0, "training": 2.5, "search": 0.5, "als": 1.3, "softmax-a": 0.8, "rerank": 0.8,
+    "student": 0.5, "refit": 0.8, "final": 1.3,
+}  # fmt: skip
 
 
 def figures_of(data: Split, seed: int) -> Figures:
@@ -87,14 +92,23 @@ def used(work: Callable[[], object], repeats: int = 1) -> float:
     return min(took)
 
 
+def stages(data: Split) -> Figures:
+    """Processor seconds of each stage of the default."""
+    ends: list[tuple[str, float]] = [("", time.process_time())]
+    watch = lambda record: ends.append((record["stage"], time.process_time()))  # noqa: E731
+    train(data, DEFAULT, seed=0, device="cpu", watch=watch)
+    return {stage: end - begin for (_, begin), (stage, end) in pairwise(ends)}
+
+
 def ratios() -> Figures:
     """Training beside implicit's ALS; lists of everyone, and their evaluation, beside a product of matrices."""
     data = prepare(DATA[0], protocol="released", seed=0)
     rival = BASELINES["ials"].make(factors=256, iterations=15, alpha=40.0, regularisation=60.0)
     als = partial(rival.fit, data.train, seed=0)
     als()
-    before = used(als)
-    run: list[Any] = []
+    before, run = used(als), list[Any]()
+    sweeps = used(lambda: BASELINES["als"].make(factors=256, sweeps=15).fit(data.train, seed=0))
+    parts = stages(data)
     ours = used(lambda: run.append(train(data, FAST, seed=0, device="cpu")))
     model, head = Recommender(run[0]), run[0].best_head()
     users, items = (torch.from_numpy(each) for each in (model.user_factors(head), model.item_factors(head)))
@@ -114,8 +128,9 @@ def ratios() -> Figures:
         "evaluation": lambda: evaluate(scorer, data, at=[K], metrics=["recall", "ndcg"]),
     }
     times = {name: used(work, repeats=5) for name, work in works.items()}
-    return {
-        "training / implicit's ALS": ours / min(before, used(als)),
+    parts |= {"training": ours, "as many sweeps of ALS": sweeps}
+    unit = min(before, used(als))
+    return {f"{name} / implicit's ALS": parts[name] / unit for name in BUDGETS} | {
         "lists of all users / product and top 50": times["bulk"] / times["floor"],
         "evaluation / product and top 50": times["evaluation"] / times["floor"],
     }
@@ -134,7 +149,9 @@ def watch_speed(log: ResultsLog, write: bool) -> Iterator[str]:
     """Measure a line, or compare with it: what is slower."""
     found, key = ratios(), {"data": DATA[0], "budget": "fast", "threads": torch.get_num_threads()}
     line = log.find(key)
-    print({name: round(value, 2) for name, value in found.items()}, flush=True)
+    for name, value in found.items():
+        budget = BUDGETS.get(name.removesuffix(" / implicit's ALS"))
+        print(f"{name}: {value:.2f}" + ("" if budget is None else f" (budget {budget:g})"), flush=True)
     if write:
         log.add(key, {"ratios": {name: round(value, 3) for name, value in found.items()}})
     else:

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_array
 
 from concf.baselines import als
-from concf.baselines.als import ALS, Basis, Pairs
+from concf.baselines.als import ALS, Basis, Pairs, UserSolver
 
 CPU = torch.device("cpu")
 UNOBSERVED, PENALTY = 0.07, 0.03
@@ -55,6 +55,27 @@ def literal_rows(n, row, column, pairs, fixed, penalty):
     return solved
 
 
+def literal_steps(n, row, column, pairs, fixed, x, steps):
+    """[n, d] every row after steps of conjugate gradients from x, preconditioned by the part that all rows share."""
+    solved = np.array(x)
+    for r in range(n):
+        mine = [k for k in range(len(row)) if row[k] == r]
+        y = fixed[[int(column[k]) for k in mine]]
+        weight, target = (np.array([float(part[k]) for k in mine]) for part in (pairs.weight, pairs.target))
+        shared = UNOBSERVED * fixed.T @ fixed + PENALTY * (weight.sum() + UNOBSERVED * len(fixed)) * np.eye(len(x[0]))
+        gram = shared + (y.T * weight) @ y
+        residual = y.T @ (weight * target) - gram @ solved[r]
+        direction = np.linalg.solve(shared, residual)
+        for _ in range(steps):
+            before = residual @ np.linalg.solve(shared, residual)
+            length = before / (direction @ gram @ direction)
+            solved[r] += length * direction
+            residual -= length * gram @ direction
+            downhill = np.linalg.solve(shared, residual)
+            direction = downhill + (residual @ downhill) / before * direction
+    return solved
+
+
 def literal_fit(pairs, shape, item, sweeps):
     """([users, d], [items, d]) users by items, then items by users, so many times."""
     for _ in range(sweeps):
@@ -91,6 +112,56 @@ def test_a_fit_alternates_between_the_sides_and_solves_every_row_s_normal_equati
     assert not user[-1].any()  # without pairs the best vector is 0
 
 
+def test_long_rows_take_steps_of_conjugate_gradients(monkeypatch):
+    monkeypatch.setattr(als, "SHORT", 0)
+    monkeypatch.setattr(als, "STEPS", 2)
+    (users, items, factors), sweeps = (23, 17, 5), 2
+    pairs, item = some_pairs(users, items), some_items(items, factors)
+    pairs = Pairs(*(part[(pairs.user < users - 1)] for part in pairs))
+    user, fitted = ALS(pairs, (users, items), factors).fit(item, UNOBSERVED, PENALTY, sweeps)
+    x, y = np.zeros((users, factors)), item.numpy()
+    for _ in range(sweeps):
+        x[:-1] = literal_steps(users - 1, pairs.user, pairs.item, pairs, y, x[:-1], 2)
+        y[:-1] = literal_steps(items - 1, pairs.item, pairs.user, pairs, x, y[:-1], 2)
+        y[-1] = 0  # nobody has the last item
+    np.testing.assert_allclose((user @ fitted.T).numpy(), x @ y.T, rtol=1e-7, atol=1e-9)
+
+
+@every_shape
+def test_many_steps_solve_every_row_s_normal_equations(shape, monkeypatch):
+    monkeypatch.setattr(als, "SHORT", 2)
+    monkeypatch.setattr(als, "STEPS", 100)  # nothing is left to improve long before
+    (users, items, factors), sweeps = shape, 2
+    pairs, item = some_pairs(users, items), some_items(items, factors)
+    user, fitted = ALS(pairs, (users, items), factors).fit(item, UNOBSERVED, PENALTY, sweeps)
+    expected = literal_fit(pairs, (users, items), item.numpy(), sweeps)
+    np.testing.assert_allclose((user @ fitted.T).numpy(), expected[0] @ expected[1].T, rtol=1e-6, atol=1e-8)
+
+
+@every_shape
+def test_no_step_raises_the_loss(shape, monkeypatch):
+    monkeypatch.setattr(als, "SHORT", 0)
+    monkeypatch.setattr(als, "STEPS", 1)
+    users, items, factors = shape
+    model = ALS(some_pairs(users, items), (users, items), factors)
+    item = some_items(items, factors)
+    user, item = model.fit(item, UNOBSERVED, PENALTY, 1)
+    losses = [model.loss(user, item, UNOBSERVED, PENALTY)]
+    for _ in range(5):
+        user, item = model.fit_users(user, item, UNOBSERVED, PENALTY)
+        losses.append(model.loss(user, item, UNOBSERVED, PENALTY))
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_new_users_are_solved_exactly_whatever_their_length(monkeypatch):
+    monkeypatch.setattr(als, "SHORT", 0)
+    users, items, factors = 23, 17, 5
+    pairs, item = some_pairs(users, items), some_items(items, factors)
+    user = UserSolver(item, UNOBSERVED, PENALTY)(pairs, users)
+    expected = literal_rows(users, pairs.user, pairs.item, pairs, item.numpy(), PENALTY)
+    np.testing.assert_allclose(user.numpy(), expected, rtol=1e-9, atol=1e-11)
+
+
 @every_shape
 def test_the_loss_is_the_sum_over_all_pairs(shape):
     users, items, factors = shape
@@ -100,14 +171,20 @@ def test_the_loss_is_the_sum_over_all_pairs(shape):
     assert loss == pytest.approx(literal_loss(pairs, (users, items), user, item), rel=1e-12)
 
 
-def test_the_order_of_the_pairs_changes_no_bit():
+@pytest.mark.parametrize("short", [0, als.SHORT], ids=["long rows", "short rows"])
+def test_neither_the_order_of_the_pairs_nor_threads_change_a_bit(short, monkeypatch):
+    monkeypatch.setattr(als, "SHORT", short)
     pairs = some_pairs(23, 17, dtype=torch.float32)
     ones = pairs._replace(weight=torch.ones_like(pairs.weight))  # sums of weights are exact in any order
     order = torch.from_numpy(np.random.default_rng(3).permutation(len(pairs.user)))
     both = [ALS(each, (23, 17), 5) for each in (ones, Pairs(*(part[order] for part in ones)))]
     fits = [model.fit(model.start(4), UNOBSERVED, PENALTY, 3) for model in both]
-    for one, other in zip(*fits, strict=True):
-        assert torch.equal(one, other)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    fits.append(both[0].fit(both[0].start(4), UNOBSERVED, PENALTY, 3))
+    torch.set_num_threads(before)
+    for one, *others in zip(*fits, strict=True):
+        assert all(torch.equal(one, other) for other in others)
 
 
 def test_small_blocks_give_the_same(monkeypatch):

@@ -55,7 +55,12 @@ def test_data_commands(concf: CLI, real_data: Path) -> None:
 
 @pytest.mark.parametrize(
     ("imports", "unwanted"),
-    [("concf", "torch polars pydantic rich"), ("concf.cli.app, concf.data.prepare", "torch implicit pandas")],
+    [
+        ("concf", "torch polars pydantic rich"),
+        ("concf.cli.app", "numpy pydantic rich importlib.metadata"),
+        ("concf.cli.app, concf.data.prepare", "torch implicit pandas"),
+        ("concf.inference.recommender", "pandas polars scipy.linalg torch._dynamo"),
+    ],
 )
 def test_importing_brings_no_more_than_is_needed(imports: str, unwanted: str) -> None:
     script = f"import sys, {imports}; print(set({unwanted.split()}) & set(sys.modules))"
@@ -84,7 +89,7 @@ def test_a_note_is_a_warning_in_python_and_a_line_on_the_command_line(capsys: py
 
 def test_doctor_says_versions_devices_and_places(concf: CLI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "not" / "made"))
-    monkeypatch.setattr("concf.cli.doctor.requires", lambda name: ["torch>=2", "no-such; extra == 'no'"])
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["torch>=2", "no-such; extra == 'no'"])
     code, out, err = concf("doctor", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)

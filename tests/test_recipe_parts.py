@@ -182,8 +182,8 @@ def test_a_student_is_solved_from_log_and_lists_as_any_other_log(settings: dict[
     pairs = Pairs(*map(torch.tensor, columns[:2]), *(torch.tensor(each, dtype=torch.float64) for each in columns[2:]))
     als = ALS(pairs, train.shape, 4)
     solved_by = {name: settings[name] for name in students.SOLVED_BY}
-    _, expected = als.fit(item, **solved_by, sweeps=3)
-    users, expected = als.fit_users(expected, **solved_by)
+    users, expected = als.fit(item, **solved_by, sweeps=3)
+    users, expected = als.fit_users(users, expected, **solved_by)
     assert torch.allclose(user @ solved.T, users @ expected.T, atol=1e-9)
 
 

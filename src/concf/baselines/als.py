@@ -1,4 +1,4 @@
-"""Alternating least squares: the objective of iALS, solved exactly for one side at a time.
+"""Alternating least squares: the objective of iALS, solved for one side at a time.
 
     L = sum_(u,i) w_ui (t_ui - <x_u, y_i>)^2  +  a sum_u,i <x_u, y_i>^2  +  sum_u p_u |x_u|^2  +  sum_i q_i |y_i|^2
 
@@ -13,6 +13,10 @@ pairs than there are factors is then solved as a system of the size of its pairs
     x_u = M_u^-1 Y_u' (W_u^-1 + Y_u M_u^-1 Y_u')^-1 t_u,
 
 all others as one of the size of the factors. Rows of similar length are solved together.
+
+A fit on a CPU solves only short rows exactly. Long ones take a few steps of conjugate gradients from the vectors of the
+sweep before, preconditioned by M_u: the cost grows with a row's pairs, not with their square. New users are always
+solved exactly.
 """
 
 from __future__ import annotations
@@ -25,12 +29,14 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.runtime.executors import blocks_of, each_block, in_blocks
+from concf.runtime.executors import blocks_of, each_block, in_blocks, one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 
 CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # numbers in memory per block of rows; on a CPU they fit a core's cache
 LONGER, MORE = 1.2, 3  # a block's longest row has at most LONGER times the pairs of its shortest, or MORE more
 PAIRS = 1 << 18  # pairs that `loss` scores at a time
+SHORT = 32  # on a CPU, a fit does not solve rows with more pairs exactly ...
+STEPS = 4  # ... but improves them by so many steps of conjugate gradients
 START = 0.1  # length of an item's vector at the start
 
 
@@ -123,21 +129,25 @@ class Side:
             at = (first[rows, None] + place).where(there, 0)
             self.blocks.append(Block(rows, column[at].where(there, n_columns), root[at] * there, target[at] * there))
 
-    def solve(self, fixed: Tensor, unobserved: float, penalty: Tensor) -> tuple[Tensor, Tensor]:
-        """([n, d], [columns, d]) the best rows, and the other side as it was, both in the basis of the solution.
+    def solve(self, fixed: Tensor, unobserved: float, penalty: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """([n, d], [columns, d]) better rows, and the other side as it was, both in the basis of the solution.
 
-        fixed: [columns, d] the other side; penalty: [n]
+        fixed: [columns, d] the other side; penalty: [n]; start: [n, d] the rows so far, in the basis of `fixed`
         """
         basis = Basis.of(fixed)
-        return self.solve_in(basis, unobserved, penalty), basis.rotated[:-1]
+        return self.solve_in(basis, unobserved, penalty, start), basis.rotated[:-1]
 
-    def solve_in(self, basis: Basis, unobserved: float, penalty: Tensor) -> Tensor:
-        """[n, d] the best rows in a basis."""
+    def solve_in(self, basis: Basis, unobserved: float, penalty: Tensor, start: Tensor | None = None) -> Tensor:
+        """[n, d] the best rows in a basis; with a start [n, d], in the basis before, long rows are only improved."""
         rotated, everywhere = basis.rotated, unobserved * basis.values
         solved = rotated.new_zeros(self.n, self.factors)
 
         def solve(block: Block) -> None:
-            solved[block.rows] = _solve(block, rotated, everywhere + penalty[block.rows, None])
+            diagonal = everywhere + penalty[block.rows, None]
+            if start is None or rotated.device.type != "cpu" or block.columns.shape[1] <= SHORT:
+                solved[block.rows] = _solve(block, rotated, diagonal)
+            else:
+                solved[block.rows] = _improve(block, rotated, diagonal, start[block.rows] @ basis.vectors)
 
         for _ in in_blocks(solve, self.blocks[::-1], rotated.device):  # the longest first, so that threads end together
             pass
@@ -194,20 +204,21 @@ class ALS:
         items, weights = self.shape[1], (self.users.weight, self.items.weight)
         return penalty * (weights[0] + unobserved * items), penalty * (weights[1] + unobserved * self.n_users)
 
+    @one_thread_each()
     def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
         """([users, d], [items, d]) vectors after sweeps over users, then items. item: [items, d] initial vectors."""
         of_users, of_items = self.penalties(unobserved, penalty)
         user = item.new_zeros(self.shape[0], self.factors)
         for _ in range(sweeps):
-            user, item = self.users.solve(item, unobserved, of_users)
-            item, everyone = self.items.solve(self.group.join(user), unobserved, of_items)
+            user, item = self.users.solve(item, unobserved, of_users, user)
+            item, everyone = self.items.solve(self.group.join(user), unobserved, of_items, item)
             self.group.all_reduce([item])  # a row is nonzero on one rank only, so the sum is exact
             user = everyone[self.own].clone() if self.group.several else everyone
         return user, item
 
-    def fit_users(self, item: Tensor, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
-        """Solve the users for given items; both are returned in the basis of the solution."""
-        return self.users.solve(item, unobserved, self.penalties(unobserved, penalty)[0])
+    def fit_users(self, user: Tensor, item: Tensor, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
+        """([users, d], [items, d]) vectors of a fit after another half of a sweep, over users."""
+        return self.users.solve(item, unobserved, self.penalties(unobserved, penalty)[0], user)
 
     def loss(self, user: Tensor, item: Tensor, unobserved: float, penalty: float) -> float:
         """Return the loss L (see the top of this module)."""
@@ -221,24 +232,60 @@ class ALS:
 
 
 def _solve(block: Block, rotated: Tensor, diagonal: Tensor) -> Tensor:
-    """[b, d] the rows of a block. rotated: [columns + 1, d] the other side; diagonal: [b, d] of M_u.
-
-    A product of the form Q'Q with Q in rows is several times faster on a CPU than QQ': so paired vectors
-    are transposed while they are scaled, and the square roots of the weights are applied to the smaller matrices.
-    """
+    """[b, d] the rows of a block. rotated: [columns + 1, d] the other side; diagonal: [b, d] of M_u."""
     paired, root = F.embedding(block.columns, rotated), block.root  # [b, L, d], [b, L]
-    wanted = (root * block.target)[..., None]
+    wanted = root * block.target
     if block.columns.shape[1] > rotated.shape[1]:
         paired *= root[..., None]
         system = torch.bmm(paired.transpose(1, 2), paired)
         system.diagonal(dim1=1, dim2=2).add_(diagonal)
-        return _cholesky_solve(system, torch.bmm(paired.transpose(1, 2), wanted))[..., 0]
+        return _cholesky_solve(system, _sums("bl,bld->bd", wanted, paired))
     scale = diagonal.rsqrt()
-    transposed = paired.new_empty(len(paired), rotated.shape[1], paired.shape[1])  # [b, d, L]
-    torch.mul(paired.transpose(1, 2), scale[..., None], out=transposed)
-    system = torch.bmm(transposed.transpose(1, 2), transposed).mul_(root[..., None]).mul_(root[:, None])
+    paired *= scale[:, None]
+    system = _gram(paired).mul_(root[..., None]).mul_(root[:, None])
     system.diagonal(dim1=1, dim2=2).add_(1)
-    return torch.bmm(transposed, _cholesky_solve(system, wanted).mul_(root[..., None]))[..., 0] * scale
+    return _sums("bl,bld->bd", _cholesky_solve(system, wanted).mul_(root), paired).mul_(scale)
+
+
+def _improve(block: Block, rotated: Tensor, diagonal: Tensor, x: Tensor) -> Tensor:
+    """[b, d] the rows of a block after STEPS of conjugate gradients from x [b, d], preconditioned by M_u."""
+    paired, weight = F.embedding(block.columns, rotated), block.root.square()  # [b, L, d], [b, L]
+
+    def weighted(vectors: Tensor) -> Tensor:  # [b, L]
+        return weight * _sums("bld,bd->bl", paired, vectors)
+
+    def dots(one: Tensor, other: Tensor) -> Tensor:  # [b, 1]
+        return _sums("bd,bd->b", one, other)[:, None]
+
+    residual = _sums("bl,bld->bd", weight * block.target - weighted(x), paired).addcmul_(diagonal, x, value=-1)
+    direction = residual / diagonal
+    energy = dots(residual, direction)
+    for _ in range(STEPS):
+        curved = _sums("bl,bld->bd", weighted(direction), paired).addcmul_(diagonal, direction)
+        length = (energy / dots(direction, curved)).nan_to_num_(0, 0)  # 0 / 0 where a row is solved
+        x = x + length * direction
+        residual -= length * curved
+        downhill = residual / diagonal
+        before, energy = energy, dots(residual, downhill)
+        direction = downhill.addcmul_((energy / before).nan_to_num_(0, 0), direction)
+    return x
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """[b, L, L] inner products of the rows [b, L, d].
+
+    Many small products are several times faster in numpy than in PyTorch; large ones would start threads there.
+    """
+    if rows.device.type != "cpu" or rows.shape[1] > SHORT:
+        return torch.bmm(rows, rows.transpose(1, 2))
+    return torch.from_numpy(np.matmul(rows.numpy(), rows.numpy().transpose(0, 2, 1)))
+
+
+def _sums(formula: str, one: Tensor, other: Tensor) -> Tensor:
+    """Sums of products, as in `torch.einsum`; numpy is several times faster for many small matrices on a CPU."""
+    if one.device.type != "cpu":
+        return torch.einsum(formula, one, other)
+    return torch.from_numpy(np.einsum(formula, one.numpy(), other.numpy()))
 
 
 def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[int, int, int]]:
@@ -248,6 +295,7 @@ def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[i
     while begin < len(lengths):
         shortest = int(lengths[begin])
         longest = max(int(shortest * LONGER), shortest + MORE)
+        longest = min(longest, SHORT) if shortest <= SHORT else longest
         end = int(torch.searchsorted(lengths, longest, right=True))
         longest = int(lengths[end - 1])
         held = longest * factors + min(longest, factors) ** 2
@@ -258,5 +306,5 @@ def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[i
 
 
 def _cholesky_solve(system: Tensor, wanted: Tensor) -> Tensor:
-    """[b, n, 1] solutions of positive definite systems [b, n, n]; a failure is not raised, but is not finite."""
-    return torch.cholesky_solve(wanted, torch.linalg.cholesky_ex(system).L)
+    """[b, n] solutions of positive definite systems [b, n, n]; a failure is not raised, but is not finite."""
+    return torch.cholesky_solve(wanted[..., None], torch.linalg.cholesky_ex(system).L)[..., 0]

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from pydantic import Field
 from scipy.sparse import csr_array, csr_matrix
-from scipy.sparse.linalg import svds
 
 from concf.baselines import als
 from concf.errors import MissingExtraError
@@ -40,6 +39,8 @@ class PureSVD(Settings):
 
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
         """score(u, i) = <U_u S, V_i>. train: [users, items]."""
+        from scipy.sparse.linalg import svds
+
         rank = min(self.factors, min(train.shape) - 1)
         start = np.random.default_rng(seed).standard_normal(min(train.shape))
         left, values, right = svds(train.astype(np.float64), k=rank, v0=start)
@@ -83,7 +84,7 @@ class IALS(Settings):
 class ALS(Settings):
     """Alternating least squares with penalties that grow with a row's pairs (Rendle et al., 2022), by concf.
 
-    Every pair of the log has its weight (1, if there are none) and target 1; each half of a sweep is solved exactly.
+    Every pair of the log has its weight (1, if there are none) and target 1.
     """
 
     factors: int = Field(128, ge=1)

@@ -1,7 +1,7 @@
 """The command line."""
 
-from __future__ import annotations
-
+import atexit
+import gc
 import os
 import re
 import sys
@@ -9,7 +9,6 @@ import time
 from typing import Annotated, Any, NoReturn
 
 import typer
-from pydantic import ValidationError
 
 from concf.cli.data import app as data
 from concf.cli.data import prepare
@@ -64,6 +63,7 @@ def main(program: typer.Typer | None = None, name: str = "concf") -> None:
     """Run a program; a user's mistake ends with a message and exit code 2, never with a traceback."""
     # PyTorch's threads spin while they wait for each other, on a busy machine 100 times longer than they work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    atexit.register(gc.freeze)  # nothing is left to collect: a collection at the end takes as long as some commands
     own_process.set()
     write_utf8()
     if "" not in sys.path:  # a script's path lacks the current folder, where `module:name` of a user's own may be
@@ -83,7 +83,11 @@ def main(program: typer.Typer | None = None, name: str = "concf") -> None:
         size = re.search(r"tried to allocate [\d.]+ \w+", str(error), re.IGNORECASE)
         reason = size[0].lower() if size else str(error).splitlines()[0]
         _fail(f"not enough memory ({reason}). Set fewer model.dimensions, or a smaller training.batch")
-    except ValidationError as error:
+    except ValueError as error:
+        from pydantic import ValidationError
+
+        if not isinstance(error, ValidationError):
+            raise
         _fail("; ".join(_message(dict(problem)) for problem in error.errors()))
 
 

@@ -1,7 +1,5 @@
 """`concf prepare`, and `concf data list`, `fetch`, `stats` and `write`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import reduce

@@ -1,7 +1,5 @@
 """`concf demo`."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

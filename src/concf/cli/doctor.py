@@ -1,9 +1,6 @@
 """`concf doctor`."""
 
-from __future__ import annotations
-
 import json
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from re import findall
 
@@ -17,6 +14,8 @@ def doctor(as_json: Json = False) -> None:
 
     `concf doctor > doctor.txt`
     """
+    from importlib.metadata import PackageNotFoundError, requires, version
+
     import psutil
     import torch
 

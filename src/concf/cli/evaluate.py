@@ -1,7 +1,5 @@
 """`concf evaluate` and `concf compare`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal

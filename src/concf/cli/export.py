@@ -1,7 +1,5 @@
 """`concf export` and `concf report`: vectors of a head, and a page about a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

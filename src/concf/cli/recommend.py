@@ -1,7 +1,5 @@
 """`concf recommend`."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -129,7 +127,7 @@ def _limits(words: list[str]) -> dict[str, int]:
     return limits
 
 
-def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:
+def _ids(text: str, known: "Ids", *, refuse_others: bool = False) -> list[Any]:
     """Read ids from a file or between commas, as integers or text like those of the log.
 
     refuse_others: whether text is an error in a log of integers
@@ -162,7 +160,7 @@ def _column(path: Path) -> list[Any]:
     return first[1:] if first and first[0].lower().replace("_", "") in HEADERS else first
 
 
-def _write(tables: Iterator[pa.Table], out: Path, csv_safe: bool, advance: Callable[[], None]) -> int:
+def _write(tables: "Iterator[pa.Table]", out: Path, csv_safe: bool, advance: Callable[[], None]) -> int:
     """Write tables one after the other, and return the number of rows; the file appears when all are written."""
     from pyarrow.csv import CSVWriter
     from pyarrow.parquet import ParquetWriter
@@ -186,7 +184,7 @@ def _write(tables: Iterator[pa.Table], out: Path, csv_safe: bool, advance: Calla
     return rows
 
 
-def _guarded(table: pa.Table) -> tuple[pa.Table, int]:
+def _guarded(table: "pa.Table") -> "tuple[pa.Table, int]":
     """Put a ' before text that a spreadsheet would execute; return the table and the number of such cells."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -202,7 +200,7 @@ def _guarded(table: pa.Table) -> tuple[pa.Table, int]:
 
 
 @contextmanager
-def _json_lines(path: Path, _schema: pa.Schema) -> Iterator[Any]:
+def _json_lines(path: Path, _schema: "pa.Schema") -> Iterator[Any]:
     """Write a JSON object per row, with the method of Arrow's writers."""
     with path.open("w", encoding="utf-8") as file:
         lines = lambda table: file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())  # noqa: E731

@@ -1,7 +1,5 @@
 """`concf train`, `concf update` and `concf combine`."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
@@ -75,7 +73,7 @@ def train(
         refuse_options(log, "a resumed run has its data set already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
 
-    def choose(resume: bool) -> RunSettings:
+    def choose(resume: bool) -> "RunSettings":
         own = run_settings(home) if resume and preset is None else preset
         words = [f"budget={budget}"] * (budget is not None) + ["refit=everything"] * final
         words += [*weighting(weights, half_life, age), *(change or [])]
@@ -216,7 +214,7 @@ def _resumable(out: Path) -> Iterator[None]:
         raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
 
 
-def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, float]] | None = None) -> None:
+def _report(run: "Run", out: Path, as_json: bool, beside: dict[str, dict[str, float]] | None = None) -> None:
     """Print a run. beside: a key of `BESIDE` -> more validation metrics"""
     seconds = sum(float(record["seconds"] + record.get("ranking_seconds", 0.0)) for record in run.history)
     report = run.summary() | {"folder": str(out), "seconds": seconds} | (beside or {})
@@ -243,8 +241,8 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
 
 
 def _data(
-    source: Path | None, home: RunFolder, seed: int | None, log: dict[str, Any], resume: bool, group: ProcessGroup
-) -> Split:
+    source: Path | None, home: "RunFolder", seed: int | None, log: dict[str, Any], resume: bool, group: "ProcessGroup"
+) -> "Split":
     """Load the data set, or make it from a log and keep it in the folder of the run."""
     from concf.data.prepare import divided_again, split_of
     from concf.data.reading.scan import is_glob

@@ -58,7 +58,15 @@ def long_table(
     ranks = np.concatenate([np.empty(0, np.int32), *(np.arange(1, n + 1, dtype=np.int32) for n in lengths)])
     values = (np.repeat(names, lengths), ids.values[items], scores, ranks)
     kinds = (kind, column_type(ids), pa.float32(), pa.int32())
-    return pa.table(dict(zip(columns, map(pa.array, values, kinds), strict=True)))
+    return pa.table(dict(zip(columns, map(_column, values, kinds), strict=True)))
+
+
+def _column(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Arrow array of the values; numbers share their buffer, since `pa.array` imports pandas for an array."""
+    if pa.types.is_string(kind) or (values.dtype == object and None in values.tolist()):
+        return pa.array(values, kind)
+    buffer = pa.py_buffer(np.ascontiguousarray(values, kind.to_pandas_dtype()))
+    return pa.Array.from_buffers(kind, len(values), [None, buffer])
 
 
 def as_arrays(lists: Sequence[Short], k: int, ids: Ids, single: bool = False) -> ManyLists | OneList:

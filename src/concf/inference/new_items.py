@@ -10,7 +10,6 @@ from zlib import crc32
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array, diags_array, hstack
 
 from concf.data.ids import Ids, JoinedIds
@@ -53,6 +52,8 @@ class Moments(NamedTuple):
 
     def solve(self, penalty: float) -> tuple[Array, Array]:
         """Return the ridge regression's W [F, D] and b [D]."""
+        from scipy.linalg import cho_factor, cho_solve
+
         x, v = self.x / self.total, self.v / self.total
         gram = self.xx - self.total * np.outer(x, x)
         gram[np.diag_indices_from(gram)] += penalty

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,8 @@ DIGITS = 12  # of a commit
 
 def provenance() -> dict[str, Any]:
     """Return the record that is saved with every measurement."""
+    from importlib.metadata import PackageNotFoundError, version
+
     versions = {}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -49,6 +49,8 @@ def _commit() -> str | None:
 
 
 def _git(folder: Path, *words: str) -> str | None:
+    import subprocess
+
     command = ["git", "-C", str(folder), *words]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()

@@ -52,8 +52,8 @@ def solve_student(
     Each process has the pairs and lists of its local users (see `ALS`).
     """
     als = ALS(observed.and_more(listed_pairs(users, lists, settings["listed"])), shape, item.shape[1], group)
-    _, item = als.fit(item, settings["unobserved"], settings["penalty"], sweeps)
-    return als.fit_users(item, settings["unobserved"], settings["penalty"])
+    user, item = als.fit(item, settings["unobserved"], settings["penalty"], sweeps)
+    return als.fit_users(user, item, settings["unobserved"], settings["penalty"])
 
 
 def by_groups(lists: Tensor, group: Tensor, groups: int) -> list[Tensor]:
