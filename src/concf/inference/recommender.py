@@ -43,7 +43,17 @@ if TYPE_CHECKING:
 
     from concf.data.ids import Ids
     from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
-    from concf.inference.lookup import Column, Events, EventsByUser, Id, ItemsByUser, OneOrMany, UnknownItems, Users
+    from concf.inference.lookup import (
+        Column,
+        Event,
+        Events,
+        EventsByUser,
+        Id,
+        ItemsByUser,
+        OneOrMany,
+        UnknownItems,
+        Users,
+    )
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
@@ -291,16 +301,20 @@ class Recommender:
         note(f"{asked}: it has no effect, since {reason}")
         return self.ranker
 
-    def history(self, events: Events, lookup: ItemLookup, row: int = -1, ranker: Ranker | None = None) -> History:
-        """A history, after that of the user of the log at `row`, if there is one."""
-        times, items = self.run.data.interactions.timestamp, _row(self.viewed, row)
-        newest = None if times is None else float(times.max())
-        clock = (ranker or self.ranker).clock
+    def history(
+        self, events: list[Event], lookup: ItemLookup, row: int = -1, now: float = 0.0, together: bool = False
+    ) -> History:
+        """A history, after that of the user of the log at `row`, if there is one. together: its items are one set"""
+        times, items, newest = self.run.data.interactions.timestamp, _row(self.viewed, row), self.ranker.newest
         before = History.of(items)
         if times is not None and len(items):
             before = before._replace(times=times[self.viewed.indptr[row] : self.viewed.indptr[row + 1]].astype(float))
-        now = max(newest or 0.0, -np.inf if clock is None else clock.now)
-        return before.then(lookup.history(events, now, newest))
+        given = lookup.history(events, max(newest or 0.0, now), newest)
+        return before.then(
+            given._replace(times=np.full(len(given.items), given.times.max()))
+            if together and len(given.items)
+            else given
+        )
 
     def _histories(
         self, users: Users, history: Events | EventsByUser, lookup: ItemLookup, ranker: Ranker
@@ -309,11 +323,13 @@ class Recommender:
         if users is not None and (isinstance(history, Mapping) or not is_one(users)):
             raise ConfigError("a history is one user's; for several, give a mapping of users to items, without `users`")
         given: Mapping[Any, Any] = history if isinstance(history, Mapping) else {users: history}
-        several = {plain(name): each if isinstance(each, set) else as_events(each) for name, each in given.items()}
+        several = {plain(name): as_events(each) for name, each in given.items()}
+        together = [isinstance(each, set | frozenset) for each in given.values()]
         rows = user_rows(self.user_ids, as_array(list(several)), "popular").tolist()
+        now = 0.0 if ranker.clock is None else ranker.clock.now
         used = {
-            name: self.history(events, lookup, row, ranker)
-            for (name, events), row in zip(several.items(), rows, strict=True)
+            name: self.history(events, lookup, row, now, at_once)
+            for (name, events), row, at_once in zip(several.items(), rows, together, strict=True)
         }
         emptied = sum(len(events) > 0 and not len(used[name].items) for name, events in several.items())
         if emptied:
