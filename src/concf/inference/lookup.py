@@ -92,19 +92,21 @@ class ItemLookup:
         positions = self.positions(items, argument)
         return positions[positions >= 0]
 
-    def history(self, events: list[Event], now: float, newest: float | None = None) -> History:
-        """Known items of a user's events; without times they follow one another from now on.
+    def history(self, events: Events, now: float, newest: float | None = None) -> History:
+        """Known items of a user's events. Without times they follow one another from now on; a Python set is one set.
 
         newest: a time of the log, whose unit times have; None: times are not read
         """
-        given = [each.get("time") for each in events]
+        rows = as_events(events)
+        given = [each.get("time") for each in rows]
         if len({time is None for time in given}) > 1:
             raise ConfigError("history: some items have a time and others have none. Give each a time, or none")
-        times = now + 2 * abs(np.spacing(now)) * np.arange(1, len(events) + 1)
+        order = np.zeros(len(rows)) if isinstance(events, set | frozenset) else np.arange(len(rows))
+        times = now + 2 * abs(np.spacing(now)) * (1 + order)
         if newest is not None and given and given[0] is not None:
             times = np.array([in_unit_of(newest, cast(When, time), f"history: time {time!r}") for time in given])
-        items = self.positions([each["item"] for each in events], "history")
-        weights, known = np.array([each.get("weight", 1.0) for each in events], np.float32), items >= 0
+        items = self.positions([each["item"] for each in rows], "history")
+        weights, known = np.array([each.get("weight", 1.0) for each in rows], np.float32), items >= 0
         return History(items[known], times[known], weights[known])
 
     def by_user(

@@ -43,17 +43,7 @@ if TYPE_CHECKING:
 
     from concf.data.ids import Ids
     from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
-    from concf.inference.lookup import (
-        Column,
-        Event,
-        Events,
-        EventsByUser,
-        Id,
-        ItemsByUser,
-        OneOrMany,
-        UnknownItems,
-        Users,
-    )
+    from concf.inference.lookup import Column, Events, EventsByUser, Id, ItemsByUser, OneOrMany, UnknownItems, Users
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
@@ -301,20 +291,13 @@ class Recommender:
         note(f"{asked}: it has no effect, since {reason}")
         return self.ranker
 
-    def history(
-        self, events: list[Event], lookup: ItemLookup, row: int = -1, now: float = 0.0, together: bool = False
-    ) -> History:
-        """A history, after that of the user of the log at `row`, if there is one. together: its items are one set"""
+    def history(self, events: Events, lookup: ItemLookup, row: int = -1, now: float = 0.0) -> History:
+        """A history, after that of the user of the log at `row`, if there is one. now: if later than the log"""
         times, items, newest = self.run.data.interactions.timestamp, _row(self.viewed, row), self.ranker.newest
         before = History.of(items)
         if times is not None and len(items):
             before = before._replace(times=times[self.viewed.indptr[row] : self.viewed.indptr[row + 1]].astype(float))
-        given = lookup.history(events, max(newest or 0.0, now), newest)
-        return before.then(
-            given._replace(times=np.full(len(given.items), given.times.max()))
-            if together and len(given.items)
-            else given
-        )
+        return before.then(lookup.history(events, max(newest or 0.0, now), newest))
 
     def _histories(
         self, users: Users, history: Events | EventsByUser, lookup: ItemLookup, ranker: Ranker
@@ -323,13 +306,14 @@ class Recommender:
         if users is not None and (isinstance(history, Mapping) or not is_one(users)):
             raise ConfigError("a history is one user's; for several, give a mapping of users to items, without `users`")
         given: Mapping[Any, Any] = history if isinstance(history, Mapping) else {users: history}
-        several = {plain(name): as_events(each) for name, each in given.items()}
-        together = [isinstance(each, set | frozenset) for each in given.values()]
+        several = {
+            plain(name): each if isinstance(each, set | frozenset) else as_events(each) for name, each in given.items()
+        }
         rows = user_rows(self.user_ids, as_array(list(several)), "popular").tolist()
         now = 0.0 if ranker.clock is None else ranker.clock.now
         used = {
-            name: self.history(events, lookup, row, now, at_once)
-            for (name, events), row, at_once in zip(several.items(), rows, together, strict=True)
+            name: self.history(events, lookup, row, now)
+            for (name, events), row in zip(several.items(), rows, strict=True)
         }
         emptied = sum(len(events) > 0 and not len(used[name].items) for name, events in several.items())
         if emptied:

@@ -15,7 +15,7 @@ from concf.data.parts import origin
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import Because, Vote, Votes, about, cross_fitted, similarity_shares, speakers
-from concf.inference.lookup import ItemLookup, Short, as_events, kind_in_words, position_of
+from concf.inference.lookup import ItemLookup, Short, kind_in_words, position_of
 from concf.inference.rules import AppliedRules
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
@@ -143,7 +143,7 @@ class Explorer:
         known = KnownItems(self.served, request.unknown_items)
         items = known.of(request.history, "body.history")
         try:
-            given = self.recommender.history(as_events(items), ItemLookup(self.recommender.item_ids, "error"))
+            given = self.recommender.history(items, ItemLookup(self.recommender.item_ids, "error"))
         except ConfigError as error:  # times that are not the log's
             raise Problem(409, "refused_rule", str(error), "body.history") from None
         used, reranks, rows = given.items, self.ranker.reranks, self.ranker.rows_of([given])
