@@ -261,6 +261,7 @@ def test_the_order_of_a_history_counts_where_times_are_used() -> None:
     as_set = model.recommend(history=set(items), k=20)
     for same in (at_once, at_once[::-1]):
         assert model.recommend(history=same, k=20)[0].tolist() == as_set[0].tolist()
+    assert model.recommend(history=set())[0].tolist() == model.recommend(history=[])[0].tolist()
     idle = model.recommend(history=[each | {"time": now - 200 * 86_400} for each in at_once], k=20)
     assert idle[0].tolist() != as_set[0].tolist()
     heavy = model.recommend(history=[{"item": items[0], "weight": 20.0}, *items[1:]], k=20)

@@ -85,6 +85,12 @@ class Ranker:
         return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], self.n_items))
 
     @cached_property
+    def newest(self) -> float | None:
+        """Newest time of the log, held-out pairs included; None: it has no times."""
+        times = self.run.data.interactions.timestamp
+        return None if times is None else float(times.max())
+
+    @cached_property
     def disliked(self) -> csr_array:
         """[users, items] dislikes, which are never shown."""
         return self._widened(self.run.data.interactions.disliked())
@@ -191,10 +197,10 @@ class Ranker:
         stored = self.run.best[by].lists
         assert stored is not None
         self._check_length(max(ks, default=0))
-        votes, head, rows = self.votes(by), self.run.best_head(), torch.from_numpy(users)
-        lists, scores = stored.cpu()[rows].numpy(), None
+        votes, head = self.votes(by), self.run.best_head()
+        lists, scores = stored.cpu().numpy()[users], None
         if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun):
-            lists, scores = (each.numpy() for each in self.run.reranked_at(self.clock, rows))
+            lists, scores = (each.numpy() for each in self.run.reranked_at(self.clock, torch.from_numpy(users)))
         agreed = [
             self._agreed(user, lists[at], k, votes, own, None if scores is None else scores[at])
             for at, (user, k, own) in enumerate(zip(users, ks, hidden, strict=True))
@@ -241,9 +247,10 @@ class Ranker:
         excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
         first = enumerate(listed[: k + len(excluded)].tolist())
         ranks = [rank for rank, item in first if item >= 0 and item not in excluded][:k]
-        if scores is not None:
-            return listed[ranks], scores[ranks]
-        return listed[ranks], np.zeros(len(ranks), np.float32) if votes is None else votes.worth(row, listed[ranks])
+        items = listed[ranks]
+        if scores is None:
+            return items, np.zeros(len(ranks), np.float32) if votes is None else votes.worth(row, items)
+        return items, scores[ranks]
 
     def _with_new(self, agreed: list[Short], ks: Sequence[int], ranked: Callable[[], list[Short]]) -> list[Short]:
         """Insert new items, if there are any, at the ranks that the best head gives them."""

@@ -291,16 +291,13 @@ class Recommender:
         note(f"{asked}: it has no effect, since {reason}")
         return self.ranker
 
-    def history(self, events: Events, lookup: ItemLookup, row: int = -1, ranker: Ranker | None = None) -> History:
-        """A history, after that of the user of the log at `row`, if there is one."""
-        times, items = self.run.data.interactions.timestamp, _row(self.viewed, row)
-        newest = None if times is None else float(times.max())
-        clock = (ranker or self.ranker).clock
+    def history(self, events: Events, lookup: ItemLookup, row: int = -1, now: float = 0.0) -> History:
+        """A history, after that of the user of the log at `row`, if there is one. now: if later than the log"""
+        times, items, newest = self.run.data.interactions.timestamp, _row(self.viewed, row), self.ranker.newest
         before = History.of(items)
         if times is not None and len(items):
             before = before._replace(times=times[self.viewed.indptr[row] : self.viewed.indptr[row + 1]].astype(float))
-        now = max(newest or 0.0, -np.inf if clock is None else clock.now)
-        return before.then(lookup.history(events, now, newest))
+        return before.then(lookup.history(events, max(newest or 0.0, now), newest))
 
     def _histories(
         self, users: Users, history: Events | EventsByUser, lookup: ItemLookup, ranker: Ranker
@@ -309,10 +306,13 @@ class Recommender:
         if users is not None and (isinstance(history, Mapping) or not is_one(users)):
             raise ConfigError("a history is one user's; for several, give a mapping of users to items, without `users`")
         given: Mapping[Any, Any] = history if isinstance(history, Mapping) else {users: history}
-        several = {plain(name): each if isinstance(each, set) else as_events(each) for name, each in given.items()}
+        several = {
+            plain(name): each if isinstance(each, set | frozenset) else as_events(each) for name, each in given.items()
+        }
         rows = user_rows(self.user_ids, as_array(list(several)), "popular").tolist()
+        now = 0.0 if ranker.clock is None else ranker.clock.now
         used = {
-            name: self.history(events, lookup, row, ranker)
+            name: self.history(events, lookup, row, now)
             for (name, events), row in zip(several.items(), rows, strict=True)
         }
         emptied = sum(len(events) > 0 and not len(used[name].items) for name, events in several.items())
