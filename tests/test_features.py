@@ -73,10 +73,14 @@ def test_a_sample_stands_for_all_items(head: Factors, monkeypatch: pytest.Monkey
     assert torch.allclose(heard(head, log()), expected(head, log(), others=[0, 2, 5, 8]), rtol=0, atol=1e-9)
 
 
-def test_vectors_of_length_0_say_nothing_but_break_nothing() -> None:
-    said = heard(Factors(torch.zeros(USERS, SIZE), torch.zeros(ITEMS, SIZE)), log())
+@pytest.mark.parametrize("length", [0.0, 1e-22, 1e-30])
+def test_vectors_that_have_vanished_say_nothing_but_break_nothing(length: float) -> None:
+    user, item = length * torch.ones(USERS, SIZE), length * torch.randn(ITEMS, SIZE)
+    said = heard(Factors(user, item), log())
     assert said.isfinite().all()
-    assert not said[..., [0, 1, 4, 7]].any()
+    assert said[..., [0, 1, 4, 7]].abs().max() < 1e-6
+    some = torch.cat([item[:3], torch.randn(ITEMS - 3, SIZE)])  # only some of them
+    assert heard(Factors(torch.randn(USERS, SIZE), some), log()).isfinite().all()
 
 
 def test_blocks_hold_every_user_once(monkeypatch: pytest.MonkeyPatch) -> None:

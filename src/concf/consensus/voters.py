@@ -19,6 +19,7 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores that are held at a time
 CELLS_HELD = 16  # numbers in memory per listed item while its features are computed, about
 LISTED_FEATURES = 3  # item z-score, relative score, score
+LEAST_UNIT = 1e-12  # standard deviation of all scores; below it they say nothing
 LEAST_GAP = 0.05  # lower bound of o_i - m_i, which few users estimate badly
 LEAST_STD = 1e-3  # lower bound of d_i,
 TIMED_LEAST_STD = 0.1  # and by time, where new items have few pairs; there, statistics of items are shrunk, too:
@@ -156,12 +157,17 @@ def _of_items(sums: Tensor, n_users: int, least_std: float = LEAST_STD) -> Tenso
     total, square, own, count = sums
     mean = total / n_users
     variance = (square / n_users - mean.square()).clamp(min=0)
-    unit = (variance.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    unit = usable((variance.mean() + mean.var(correction=0)).sqrt())
     gap = (((own / count.clamp(min=1)).where(count > 0, mean) - mean) / unit).clamp(min=LEAST_GAP)
     std = (variance.sqrt() / unit).clamp(min=least_std)
     if least_std == TIMED_LEAST_STD:
         std, gap = shrunk(std, gap, count)
     return torch.stack([mean / unit, std, gap, unit.expand_as(mean)])
+
+
+def usable(unit: Tensor) -> Tensor:
+    """A standard deviation that scores are divided by; 1 for a voter whose scores have vanished."""
+    return unit.where(unit > LEAST_UNIT, 1.0)
 
 
 def shrunk(std: Tensor, gap: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from concf.baselines.sequences import Sequences
 from concf.baselines.timed import ages
-from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, TIMED_LEAST_STD, Z_SCORE, shrunk
+from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, TIMED_LEAST_STD, Z_SCORE, shrunk, usable
 from concf.evaluation.scorers import Factors
 from concf.runtime.process_group import ALONE, ProcessGroup
 
@@ -53,6 +53,7 @@ SAMPLED_ITEMS = 4096  # sample of the items for the mean similarity to all items
 ITEM_BLOCK = 4096  # computed for so many items at a time
 CPU_USERS, GPU_USERS = 64, 1024  # users of a block
 PAIR_BLOCK = 1 << 16  # pairs of the log that are scored at a time
+LEAST_NORM = 1e-12  # of an item vector; a shorter one has no direction
 LEAST_SIMILARITY = 1e-9  # lower bound of the mean similarity to all items
 SHARES = (0.3, 0.1, 0.03, 0.01)  # of the newest pairs
 LEAST_AGE = 1e-3
@@ -124,7 +125,7 @@ class HeadFeatures:
         spread = away.T @ away
         group.all_reduce([spread])
         square = ((item @ (spread / n)) * item).sum(1).clamp(min=0)
-        self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
+        self.unit = usable((square.mean() + mean.var(correction=0)).sqrt())
         self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=least_std)
         own, count = self._of_its_users(item, mean)
         self.gap = (own / self.unit - self.mean).clamp(min=LEAST_GAP)
@@ -132,7 +133,8 @@ class HeadFeatures:
             self.std, self.gap = shrunk(self.std, self.gap, count)
         self.item_features = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
         self.norm = item.norm(dim=1)
-        self.direction = item / self.norm.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
+        there = self.norm[:, None] > LEAST_NORM
+        self.direction = (item / self.norm[:, None]).where(there, 0.0)
         every = torch.arange(len(item), device=item.device)
         self.typical = torch.cat([self._typical(rows) for rows in torch.split(every, ITEM_BLOCK)]) if typical else None
 

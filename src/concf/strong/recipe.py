@@ -61,6 +61,7 @@ from concf.strong.students import (
 )
 
 EARLIER_SWEEPS = 6, 3  # of ALS before the last window of the training part: from the start, and from there
+DECIDING = 2  # users of a window in a decision, relative to those of a search
 SMALL = 32  # dimensions in the first search
 KEPT = 0.985  # share of the consensus that a student keeps; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
@@ -240,7 +241,7 @@ class Recipe:
         train, few, timed = self.data.train, self.searched, self._timed
         self.chosen[TIME] = {"voters": 1.0, "features": 1.0, "penalty": PENALTIES[0]}
         for name in timed:
-            fixed = self.chosen["als"] if name == "als-decayed" else {}
+            fixed = self.chosen["als-a"] if name == "als-decayed" else {}
             fit = lambda settings, name=name, fixed=fixed: self.fit_fixed(name, train, fixed | settings)  # noqa: E731
             self.chosen[name] = fixed | search.search_fixed(name, fit, self.seen(train), few, self.plan.rounds[0])
         before, decision = self._earlier(), Decision(False, False, PENALTIES[0], {})
@@ -248,7 +249,9 @@ class Recipe:
             voters = self._own_voters(train, self.validation.users)
             self._cache |= {} if self.settings.foreign else {"voters": voters}
             after = self._window(train, self.validation, voters, self._clock(train))
-            decision = decide(before, after.few(few), timed)
+            users = sample(self.validation.validated, DECIDING * self.plan.users, self.seed)
+            compared = Validation(self.data, self.run.metric, self.device, self.group, validated=users)
+            decision = decide(before, after.few(compared), timed)
         *parts, gains = decision
         self.chosen[TIME] = dict(zip(("voters", "features", "penalty"), map(float, parts), strict=True))
         if not decision.voters:
@@ -268,7 +271,7 @@ class Recipe:
         past = earlier_window(self.data)
         if past is None:
             return None
-        users = sample(past.validated, 2 * self.plan.users, self.seed)
+        users = sample(past.validated, DECIDING * self.plan.users, self.seed)
         validation = Validation(past, self.run.metric, self.device, self.group, validated=users)
         log, times, als = past.train, past.times(["train"]), self.solver(past.train)
         vectors, start = {}, als.start(self._seed(7))

@@ -33,6 +33,7 @@ MIDDLE = 3, 4  # first point: unobserved 0.01, penalty 0.01
 ALPHA, BETA = voters()["rp3beta"].grid.values()
 TEMPERATURE = (0.07, 0.12, 0.2)
 WALKERS = 256  # users of a block
+LEAST_VALUE = 0.1  # of the largest coordinate of an item vector
 STABLE = 0.9  # share of a point's validation that it must keep after more sweeps
 TRIED = 6  # best points that are checked for stability
 FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # sweeps of ALS that all points share, and those of each point
@@ -137,9 +138,14 @@ def search_als(
 
     def measure(index: tuple[int, ...]) -> Point:
         user, item = als.fit(shared, UNOBSERVED[index[0]], PENALTY[index[1]], MORE_SWEEPS)
-        return Point(index, measured(Factors(user, item), seen, validation), item)
+        return Point(index, measured(Factors(user, item), seen, validation) if vivid(item) else 0.0, item)
 
     return climb((len(UNOBSERVED), len(PENALTY)), first, measure, rounds, beam=2)
+
+
+def vivid(item: Tensor) -> bool:
+    """Whether the item vectors [items, d] have not vanished, as they do sweep by sweep with too strong a penalty."""
+    return bool(item.abs().max() > LEAST_VALUE)
 
 
 def als_settings(point: Point) -> dict[str, float]:
@@ -160,7 +166,7 @@ def stable_points(
     for point in points[:TRIED]:
         assert point.state is not None
         vectors = als.fit(point.state, **als_settings(point), sweeps=sweeps)
-        value = measured(Factors(*vectors), seen, validation)
+        value = measured(Factors(*vectors), seen, validation) if vivid(vectors[1]) else 0.0
         if value >= STABLE * point.value:
             stable.append((point, vectors))
         else:
