@@ -28,7 +28,8 @@ Aspect = Literal["taste", "order", "trend", "popularity", "taste and order"]
 SPEAKERS = 3  # items of a history that are named
 FIXED_VOTERS = {
     "rp3beta": "random walks", "userknn": "similar users", "ease": "linear regression on the history",
-    "recent-popularity": "popular recently", "als-sequence": "what comes next", "slist": "what comes next",
+    "recent-popularity": "popular recently", "als-decayed": "what such users chose lately",
+    "als-sequence": "what comes next", "slist": "what comes next",
 }  # fmt: skip
 
 
@@ -172,7 +173,7 @@ class Group(NamedTuple):
 
 def aspect_of(voters: Iterable[str]) -> Aspect:
     """What the ranks and scores of voters say."""
-    timed = {name: "trend" if name == "recent-popularity" else "order" for name in timed_voters()}
+    timed = dict.fromkeys(timed_voters(), "order") | {"recent-popularity": "trend", "als-decayed": "taste"}
     aspects = {timed.get(name, "taste") for name in voters}
     return "taste and order" if len(aspects) > 1 else cast(Aspect, aspects.pop())
 
