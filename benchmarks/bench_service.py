@@ -27,9 +27,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import service_run
 from measuring import write
+from pydantic_core import to_json
 
 HERE = Path(__file__).parent
 HEAD = "bpr"
@@ -167,15 +167,14 @@ def beside_enemies(
 
 def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from concf.inference.recommender import Recommender
-    from concf.service.answers import user_list
-    from concf.service.loading import Served
 
     model = Recommender.load(folder, frame="arrays")
     ids = model.user_ids.values
     users = ids[:: max(1, len(ids) // ASKED)][:ASKED].tolist()
-    first = np.zeros(1, np.int64)  # the position of users[0]
-    body = folder.parent / "constant.json"
-    body.write_bytes(user_list(Served(model, folder), users[0], "consensus", model.short(first, [10], "consensus")[0]))
+    body, one = folder.parent / "constant.json", model.recommend([users[0]], 10, frame="polars")
+    rows = zip(one["item_id"], one["rank"], one["score"], strict=True)
+    items = [{"item": item, "rank": rank, "score": score, "title": None} for item, rank, score in rows]
+    body.write_bytes(to_json({"user": users[0], "by": "consensus", "note": None, "items": items}))
     few, log = users[:200], folder.parent / "access.jsonl"
     by = {"consensus": "consensus", "head": HEAD}
     right = {name: [model.recommend(user, 10, by=by[name])[0].tolist() for user in few] for name in QUESTIONS}

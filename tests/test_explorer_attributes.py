@@ -53,7 +53,7 @@ def test_items_have_their_attributes_and_the_pictures_that_are_allowed(client: C
         assert item["picture"] == (PICTURES[n % 4] if n % 4 < 2 else None)
     assert client.get("/").headers["content-security-policy"] == f"{POLICY}; img-src 'self' {SOURCE}"
     with pytest.raises(DataError, match="no column 'photo' for the image"):
-        Loader(catalogue=Catalogue(folder / "items.parquet", image="photo"))(folder / "run", 1)
+        Loader(catalogue=Catalogue(folder / "items.parquet", image="photo"))(folder / "run")
 
 
 def test_fixed_voters_and_a_re_ranker_are_explained(client: Client) -> None:

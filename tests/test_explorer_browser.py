@@ -19,7 +19,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.titles import Catalogue
 from concf.models import choose_settings, train
-from concf.service.loading import Loader, Service
+from concf.service.loading import Loader
+from concf.service.service import Service
 
 TOKEN = "a-token-of-this-test"
 HOSTILE = '<img src="x" onerror="window.harmed = true"><script>window.harmed = true</script> & "more"'

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, StrictBool
 from typing_extensions import TypedDict
 
 from concf.inference.explain import Because, Kind, Vote
-from concf.inference.rules import LONGEST
-from concf.service.schemas import Id, K, Request, Text, UnknownIds, UnknownItems, Whole
+from concf.service.schemas import Id, Ids, K, Request, UnknownIds, UnknownItems, Where, Whole
 
 Part = Literal["training", "validation", "test"]
 
@@ -167,14 +166,14 @@ class ViewQuery(Compared, Length):
     """The query of a view of a user."""
 
     held_out: bool = Field(False, description="whether held-out items may be listed")
-    where: str | None = Field(None, max_length=LONGEST, description="a condition on the catalogue, as price < 20")
+    where: Where | None = Field(None, description="a condition on the catalogue, as price < 20")
 
 
 class HistoryView(Request):
     """A history of a new user. compared: whether to rank with the run that `--compare` names too"""
 
-    history: list[Id]
+    history: Ids
     k: Whole = Field(K, ge=1)
     unknown_items: UnknownItems = "ignore"
     compared: StrictBool = False
-    where: Annotated[Text, Field(max_length=LONGEST)] | None = None
+    where: Where | None = None

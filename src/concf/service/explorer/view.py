@@ -20,7 +20,6 @@ from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
 from concf.service.explorer.schemas import Facts, HistoryView, ItemList, Part, SimilarUsers, UsedItem, View
 from concf.service.explorer.search import Attributes, Search
-from concf.service.limits import Limits
 from concf.service.loading import Served
 from concf.service.schemas import Id
 
@@ -59,7 +58,7 @@ class Explorer:
         uses = np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items)
         return Search(self.recommender.item_ids, uses, titles)
 
-    def facts(self, limits: Limits, compared: str | None = None) -> Facts:
+    def facts(self, limits: Mapping[str, int], compared: str | None = None) -> Facts:
         """Describe the run. compared: the name of the run that it can be compared with"""
         run, log, settings, heads = self.run, self.run.data.interactions, self.settings, self.ranker.heads
         fixed = list(run.fixed_voters) if self.has_consensus else []
@@ -91,7 +90,7 @@ class Explorer:
             "validation": {name: run.best[name].validation for name in run.rows()},
             "cross_fitted": cross_fitted(run),
             "learned": list(PARTS[: len(run.learned)]),
-            "limits": {"k": limits.k, "history": limits.history},
+            "limits": dict(limits),
             "compared": compared,
             "version": VERSION,
         }  # fmt: skip

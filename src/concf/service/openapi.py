@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from concf.runtime.provenance import VERSION
-from concf.service.http.endpoints import JSON, Endpoint
-from concf.service.http.middleware import OPEN, RELOAD, Access
+from concf.service.front import JSON, OPEN, RELOAD, Access
 from concf.service.limits import Limits
 from concf.service.problems import MEDIA_TYPE
+from concf.service.routes import Route
 from concf.service.schemas import ProblemDetails
 
 SUMMARY = "Recommendations of a run. All errors have one shape (RFC 9457); ids are those of the log."
@@ -23,7 +23,7 @@ STATUSES = {
     404: "No such user, item or head",
     408: "The body arrived too slowly",
     413: "The body, a history or a batch is too large",
-    422: "The request does not have the expected form",
+    422: "The request does not have the expected form, or would compute too much",
     503: "The run is being loaded, there are too many requests, or the answer takes too long",
 }
 RULE = {409: "A rule cannot be applied"}
@@ -33,7 +33,7 @@ REFUSED = {RELOAD: {409: "The run cannot be served"}} | dict.fromkeys(
 REFERENCE = "#/components/schemas/{model}"
 
 
-def document(endpoints: Sequence[Endpoint], limits: Limits, access: Access) -> dict[str, Any]:
+def document(endpoints: Sequence[Route], limits: Limits, access: Access) -> dict[str, Any]:
     """The document, with the limits and the tokens of this service."""
     requests = [
         (f"request {at}", "validation", each.request) for at, each in enumerate(endpoints) if each.method == "POST"
@@ -65,7 +65,7 @@ def document(endpoints: Sequence[Endpoint], limits: Limits, access: Access) -> d
     return result
 
 
-def _operation(endpoint: Endpoint, at: int, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(endpoint: Route, at: int, schemas: dict[str, Any]) -> dict[str, Any]:
     content = {"text/plain": {"schema": {"type": "string"}}}
     if endpoint.answer is not None:
         content = {JSON: {"schema": schemas[f"answer {at}"]}}
@@ -82,7 +82,7 @@ def _operation(endpoint: Endpoint, at: int, schemas: dict[str, Any]) -> dict[str
     return operation
 
 
-def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _parameters(endpoint: Route) -> list[dict[str, Any]]:
     in_path = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", endpoint.template)

@@ -1,0 +1,74 @@
+"""Stored consensus lists in the front's memory, which it answers without a worker."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_json
+
+from concf.data.ids import Ids, PackedIds
+from concf.inference.lookup import position_of
+from concf.service.loading import known_index, spelt
+
+KEPT_LISTS, KEPT_BYTES = 1 << 13, 1 << 12  # answers that are kept as JSON: how many, how long at most
+
+
+class Stored:
+    """Ids, titles, and the stored lists of the users whose rows have arrived.
+
+    facts: of the run, see `worker.facts`; packed: its ids and titles, see `worker._ids`
+    items, scores: [users, stored], of which the first `filled` rows are there
+    """
+
+    def __init__(self, facts: dict[str, Any], packed: bytes) -> None:
+        self.run_id, self.by, self.length = facts["run"], facts["by"], facts["stored"]
+        with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+            self.user_ids, item_ids = _unpacked(arrays, "users"), _unpacked(arrays, "items")
+            titles = json.loads(arrays["titles"].tobytes())
+        self.names: NDArray[Any] = item_ids.values
+        self.titles: list[str | None] = titles or [None] * len(item_ids)
+        _ = self.user_ids.values  # decoded once
+        shape = (len(self.user_ids), self.length)
+        self.items, self.scores, self.filled = np.empty(shape, np.int32), np.empty(shape, np.float32), 0
+        self.kept: dict[tuple[str, int], bytes] = {}
+
+    def fill(self, begin: int, end: int, block: bytes) -> None:
+        """Add the rows of a block of users."""
+        half = len(block) // 2
+        shape = (end - begin, self.length)
+        self.items[begin:end] = np.frombuffer(block[:half], np.int32).reshape(shape)
+        self.scores[begin:end] = np.frombuffer(block[half:], np.float32).reshape(shape)
+        self.filled = end
+
+    def answer(self, text: str, k: int, popular: bool) -> bytes | None:
+        """Return the list of a user as JSON; None if a worker must compute it; an unknown user is a 404."""
+        kept = self.kept.get((text, k))
+        if kept is not None:
+            return kept
+        user = spelt(self.user_ids, text)
+        if popular and position_of(self.user_ids, user) < 0:
+            return None
+        row = known_index("user", self.user_ids, user, "path.user")
+        if row >= self.filled or k > self.length:
+            return None
+        items, scores, titles = self.items[row, :k], self.scores[row, :k], self.titles
+        items = items[items >= 0]
+        columns = zip(self.names[items].tolist(), items.tolist(), scores.tolist(), strict=False)
+        listed = [
+            {"item": name, "rank": rank, "score": score, "title": titles[at]}
+            for rank, (name, at, score) in enumerate(columns, 1)
+        ]
+        answer = to_json({"user": user, "by": self.by, "note": None, "items": listed})
+        if len(answer) <= KEPT_BYTES:
+            if len(self.kept) >= KEPT_LISTS:
+                del self.kept[next(iter(self.kept))]
+            self.kept[text, k] = answer
+        return answer
+
+
+def _unpacked(arrays: Any, name: str) -> Ids:
+    return PackedIds(arrays[name], arrays[f"{name}_offsets"]) if f"{name}_offsets" in arrays else Ids(arrays[name])
