@@ -188,12 +188,12 @@ def test_a_foreign_page_may_only_link_to_the_pages(client: Client) -> None:
 
 
 def test_an_expensive_request_is_refused_with_the_limit() -> None:
-    limits = Limits(k=SHOWN, cost=100_000)
+    limits = Limits(k=SHOWN, cost=1_000_000)
     with Client(loaded(run_folder(), limits)) as client:
         assert client.post("/recommend", {"users": [1] * 100}).status_code == 200
         for costly in ({"users": [1] * 300, "diversity": 1, "k": 12}, {"histories": {str(n): [1] for n in range(300)}}):
             answer = client.post("/recommend", costly)
-            assert (problem(answer), "at most 100,000" in answer.json()["detail"]) == ((422, "too_costly"), True)
+            assert (problem(answer), "at most 1,000,000" in answer.json()["detail"]) == ((422, "too_costly"), True)
 
 
 def test_an_unknown_user_of_a_batch_is_that_users_error(client: Client) -> None:

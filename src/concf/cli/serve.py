@@ -42,7 +42,7 @@ def serve(
     max_listed: Annotated[int, typer.Option(min=1, help="Users of a batch x items of a list.", rich_help_panel=LIMITS)] = 50_000,
     max_history: Annotated[int, typer.Option(min=1, help="Items of a history.", rich_help_panel=LIMITS)] = 10_000,
     max_histories: Annotated[int, typer.Option(min=1, help="Items of all histories of a batch.", rich_help_panel=LIMITS)] = 20_000,
-    max_cost: Annotated[int, typer.Option(min=1, help="Scores (users x items) that a request may compute, as estimated.", rich_help_panel=LIMITS)] = 200_000_000,
+    max_cost: Annotated[int, typer.Option(min=1, help="Scores (users x items) that a request may compute, as estimated.", rich_help_panel=LIMITS)] = 100_000_000,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a body.", rich_help_panel=LIMITS)] = 1 << 20,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until an answer is computed.", rich_help_panel=LIMITS)] = 30.0,
     max_requests: Annotated[int, typer.Option(min=1, help="Short requests that wait at a time.", rich_help_panel=LIMITS)] = 512,

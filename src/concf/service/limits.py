@@ -16,7 +16,7 @@ FIELDS = 32  # of a query or a body
 QUERY_BYTES = 1 << 14
 DRAIN_BYTES, DRAIN_SECONDS = 8 << 20, 1.0  # of a body that is too large: who is still sending would not see the answer
 CLOSE, SOON = {"Connection": "close"}, {"Retry-After": "1"}
-SHORT = 4_000_000  # cost of a request up to which it counts as short, some 50 milliseconds
+SHORT = 4_000_000  # cost of a request up to which it counts as short, about 40 milliseconds
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Limits:
     history: int = 10_000
     histories: int = 20_000
     body: int = 1 << 20
-    cost: int = 200_000_000
+    cost: int = 100_000_000
     waiting: int = 512
     batches: int = 16
     body_seconds: float = 10.0

@@ -39,9 +39,12 @@ class Worker:
     @classmethod
     async def start(cls, loader: Loader, folder: Path) -> Worker:
         """Start a process and wait until it has loaded the run; raise a problem if it cannot."""
-        words = [sys.executable, "-m", "concf.service.worker"]
+        words, alone = (
+            [sys.executable, "-m", "concf.service.worker"],
+            {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
+        )
         process = await asyncio.create_subprocess_exec(  # not in the terminal's group: Ctrl-C is for the front
-            *words, stdin=PIPE, stdout=PIPE, limit=1 << 20, start_new_session=True
+            *words, stdin=PIPE, stdout=PIPE, limit=1 << 20, start_new_session=True, env=os.environ | alone
         )
         worker = cls(process)
         try:

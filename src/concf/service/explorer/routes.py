@@ -6,7 +6,8 @@ from typing import Any
 
 from concf.service.explorer import schemas
 from concf.service.explorer.view import Explorer
-from concf.service.routes import Home, Parts, Routes, Size, condition_cost
+from concf.service.routes import Home, Parts, Routes, Size
+from concf.service.schemas import terms
 
 routes = Routes("explorer")
 
@@ -16,10 +17,10 @@ def _explorer(home: Home, compared: bool = False) -> Explorer:
 
 
 def _view_cost(size: Size, request: Any) -> float:
-    """All voters rank all items; each listed item is compared with the history."""
+    """All voters rank all items, and each listed item is explained; see `several_cost`."""
     history = len(request.history) if isinstance(request, schemas.HistoryView) else 0
-    listed = request.k * (size.voters + 1)
-    return float(size.items * size.voters * 4 + history * listed * size.voters + condition_cost(size, request.where))
+    fixed = 500_000 + size.items * terms(request.where or "")
+    return float(fixed + 5 * size.items * size.voters + 40_000 * request.k + 20 * history * request.k)
 
 
 @routes("GET", "/run", schemas.Compared, schemas.Facts, "The run that is served")
