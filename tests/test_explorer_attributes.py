@@ -76,7 +76,8 @@ def test_without_a_catalogue_there_is_nothing_to_filter_by() -> None:
 def test_addresses_of_pictures() -> None:
     assert all(allowed(address, (SOURCE,)) for address in (f"{SOURCE}/a.png", "/a.png"))
     for address in (f"{SOURCE}.evil.example/a.png", f"{SOURCE}@evil/a", "//evil.example/a", "/\\evil.example/a",
-                    "javascript:alert(1)", "data:image/png,", "http://images.example.com/a.png", "a.png"):  # fmt: skip
+                    "/\t/evil.example/a", "/a\n.png", "javascript:alert(1)", "data:image/png,", "a.png",
+                    "http://images.example.com/a.png"):  # fmt: skip
         assert not allowed(address, (SOURCE,)), address
 
 

@@ -34,6 +34,7 @@ def serve(
     catalogue_title: Annotated[str | None, typer.Option(help="The column of titles.", rich_help_panel=CATALOGUE)] = None,
     catalogue_image: Annotated[str | None, typer.Option(help="The column of addresses of pictures, which the explorer shows.", rich_help_panel=CATALOGUE)] = None,
     image_source: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="Where pictures may come from, as https://images.example.com; without it only from this site. May be repeated.", rich_help_panel=CATALOGUE)] = None,
+    rules: Annotated[Path | None, typer.Option(help="A TOML file with items that are never shown (exclude = [...]) and a condition that all fulfil (where = '...'); it is read again when it changes.", rich_help_panel=CATALOGUE)] = None,
     new_items: Annotated[bool, typer.Option("--new-items", help="Also recommend items of the catalogue that the log does not have, by their attributes.", rich_help_panel=CATALOGUE)] = False,
     admin_token_file: Annotated[Path | None, typer.Option(help="A file with the token of POST /reload, which is off without one.", rich_help_panel=RELOADING)] = None,
     run_root: Annotated[Path | None, typer.Option(help="The folder below which POST /reload may name runs; without it the same run is loaded again.", rich_help_panel=RELOADING)] = None,
@@ -99,7 +100,7 @@ def serve(
     )
     access = Access(token, admin, (host.lower(), *(name.lower() for name in allow_host or ())), sources)
     serve_run(
-        partial(Service, Loader(data, titles, new_items, compare), folder, limits, run_root, workers), host, port,
+        partial(Service, Loader(data, titles, new_items, compare, rules=rules), folder, limits, run_root, workers), host, port,
         access, Connections(max_connections, head_seconds, send_seconds), access_log, idle_seconds, drain,
         closing_seconds,
     )  # fmt: skip

@@ -12,11 +12,11 @@ from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.inference.lookup import Short, position_of
 from concf.inference.recommender import Block
-from concf.inference.rules import Rules
 from concf.service import schemas
 from concf.service.loading import Served, unknown
 from concf.service.problems import Problem
 from concf.service.schemas import Id, Item
+from concf.service.standing import Mask, ServedRules
 
 EVERYONE = object()  # the key of unknown items in lists for all users
 NEW_USER = "no rankings over time exist for a new history: the consensus is by rank alone"
@@ -24,17 +24,20 @@ WITH_VIEWED = "the stored lists leave out what was trained on: the consensus is 
 AMONG_FEW = "no rankings of only these items over time are stored: the consensus is by rank alone"
 
 
-def popular_list(served: Served, user: Id, k: int) -> schemas.UserList:
+def popular_list(served: Served, user: Id, k: int, allowed: Mask | None) -> schemas.UserList:
     """Return the most popular items, for a user who is not in the log."""
-    ids, scores = served.recommender.recommend([user], k, rules=Rules(unknown="popular"), frame="arrays")
+    rules = ServedRules(unknown="popular", allowed=allowed)
+    ids, scores = served.recommender.recommend([user], k, rules=rules, frame="arrays")
     note = "this user is not in the log: the most popular items, scored by their number of users"
     items = items_of(served, ids[0], scores[0])
     return schemas.UserList(user=user, by="popularity", note=note, items=items)
 
 
-def items_of(served: Served, ids: NDArray[Any], scores: NDArray[np.float32]) -> list[Item]:
-    """Return the items of arrays [k], of which those without a finite score are padding."""
+def items_of(served: Served, ids: NDArray[Any], scores: NDArray[np.float32], allowed: Mask | None = None) -> list[Item]:
+    """Return the items of arrays [k], of which those without a finite score are padding; only allowed ones [items]."""
     there = np.isfinite(scores)
+    if allowed is not None:
+        there &= np.isin(ids, served.recommender.item_ids.values[allowed])
     return _items(served, ids[there].tolist(), scores[there].tolist())
 
 
@@ -93,13 +96,17 @@ class KnownItems:
 
 
 def lists(
-    served: Served, request: schemas.UsersRequest | schemas.HistoryRequest | schemas.HistoriesRequest
-) -> schemas.Lists:
-    """Return the lists of users or histories. An unknown user has an error in place of a list."""
+    served: Served, request: schemas.UsersRequest | schemas.HistoryRequest | schemas.HistoriesRequest,
+    allowed: Mask | None = None,
+) -> schemas.Lists:  # fmt: skip
+    """Return the lists of users or histories. An unknown user has an error in place of a list.
+
+    allowed: [items] by the standing rule; None: all
+    """
     by, known = served.by(request.by, "body.by"), KnownItems(served, request.unknown_items)
-    rules = Rules(
+    rules = ServedRules(
         served.attributes, request.where, request.at_most, request.diversity, request.popularity_penalty,
-        filter_viewed=not request.viewed, unknown="popular",
+        filter_viewed=not request.viewed, unknown="popular", allowed=allowed,
     )  # fmt: skip
     allow, deny = known.of_lists(request.items, "body.items"), known.of_lists(request.exclude, "body.exclude")
     users, histories, errors = None, None, dict[Id | None, str]()

@@ -117,7 +117,7 @@ class Loader:
 
     new_items: whether items of the catalogue that the log does not have are recommended
     compared: the folder of a run that the explorer shows beside the served one
-    limits: of k and of a history, for the explorer
+    limits: of k and of a history, for the explorer; rules: a file, see `standing.Standing`
     """
 
     data: Path | None = None
@@ -125,10 +125,11 @@ class Loader:
     new_items: bool = False
     compared: Path | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
+    rules: Path | None = None
 
     def to_json(self, folder: Path) -> bytes:
         """Return what `from_json` reads in another process. folder: of the run to load"""
-        paths = {"folder": folder, "data": self.data, "compared": self.compared}
+        paths = {"folder": folder, "data": self.data, "compared": self.compared, "rules": self.rules}
         about: dict[str, Any] = {name: path and str(path) for name, path in paths.items()}
         if self.catalogue is not None:
             names = ("item", "title", "image", "image_sources")
@@ -140,12 +141,12 @@ class Loader:
     def from_json(cls, text: bytes) -> tuple[Loader, Path]:
         """Return a loader and the folder to load."""
         about = json.loads(text)
-        data, compared = (about[name] and Path(about[name]) for name in ("data", "compared"))
+        data, compared, rules = (about[name] and Path(about[name]) for name in ("data", "compared", "rules"))
         catalogue = about.get("catalogue")
         if catalogue is not None:
             sources = tuple(catalogue.pop("image_sources"))
             catalogue = Catalogue(Path(catalogue.pop("path")), image_sources=sources, **catalogue)
-        return cls(data, catalogue, about["new_items"], compared, about["limits"]), Path(about["folder"])
+        return cls(data, catalogue, about["new_items"], compared, about["limits"], rules), Path(about["folder"])
 
     def __call__(self, folder: Path) -> Served:
         """The run in a folder, ready."""

@@ -20,12 +20,14 @@ from concf.service.limits import SHORT, SOON, Limits
 from concf.service.loading import LOG, Loader
 from concf.service.problems import Problem
 from concf.service.routes import Size
+from concf.service.standing import changed_at
 from concf.service.stored import Stored
-from concf.service.worker import IDS, LENGTH, STORED
+from concf.service.worker import ALLOWED, IDS, LENGTH, STORED
 
 BLOCK = 512  # users whose stored lists are one job
 GRACE = 0.5  # seconds for an interrupted job to end in
 AGAIN = 5.0  # seconds until another try, if no process can be started
+LOOK = 1.0  # seconds between two looks at the file of the standing rule
 LONG_NICE = 15  # niceness of processes with long jobs
 Reply = tuple[int, bytes]  # status, body
 
@@ -39,12 +41,9 @@ class Worker:
     @classmethod
     async def start(cls, loader: Loader, folder: Path) -> Worker:
         """Start a process and wait until it has loaded the run; raise a problem if it cannot."""
-        words, alone = (
-            [sys.executable, "-m", "concf.service.worker"],
-            {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
-        )
+        words, single = [sys.executable, "-m", "concf.service.worker"], {"POLARS_MAX_THREADS": "1"}
         process = await asyncio.create_subprocess_exec(  # not in the terminal's group: Ctrl-C is for the front
-            *words, stdin=PIPE, stdout=PIPE, limit=1 << 20, start_new_session=True, env=os.environ | alone
+            *words, stdin=PIPE, stdout=PIPE, limit=1 << 20, start_new_session=True, env=os.environ | single
         )
         worker = cls(process)
         try:
@@ -127,7 +126,7 @@ class Pool:
     ) -> None:  # fmt: skip
         self.loader, self.folder, self.workers, self.when_changed = loader, folder, workers, when_changed
         self.short, self.long = Queue(limits.waiting), Queue(limits.batches)
-        self.retired, self.replaced = False, 0
+        self.retired, self.replaced, self._rules_changed = False, 0, 0
         self._all: set[Worker] = set()
         self._spare: asyncio.Task[Worker] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -147,6 +146,7 @@ class Pool:
             self.size = Size(*(self.facts[name] for name in Size._fields))
             _, packed = await self.ask(json.dumps({"route": IDS}).encode(), 0.0)
             self.stored = await asyncio.to_thread(Stored, self.facts, packed)
+            await self._reread()
         except BaseException:
             self.retire()
             raise
@@ -195,7 +195,19 @@ class Pool:
                 self.stored.fill(begin, end, block)
                 begin = end
             else:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(AGAIN)
+        while self.loader.rules is not None and not self.retired:
+            await asyncio.sleep(LOOK)
+            with suppress(Problem):
+                await self._reread()
+
+    async def _reread(self) -> None:
+        """Fetch the items that the standing rule allows, if its file has changed."""
+        changed = changed_at(self.loader.rules)
+        if changed != self._rules_changed:
+            _, allowed = await self.ask(json.dumps({"route": ALLOWED}).encode(), 0.0)
+            self.stored.allow(allowed)
+            self._rules_changed = changed
 
     async def ask(self, job: bytes, cost: float) -> Reply:
         """Return the answer to a job. Cancelled, the job is interrupted, and its process replaced if it goes on.

@@ -16,8 +16,10 @@ from concf.inference.rules import POOL
 from concf.service import answers, schemas
 from concf.service.loading import Loader, Served
 from concf.service.problems import Problem
+from concf.service.standing import ServedRules, Standing
 
 Parts = dict[str, str]  # of a path
+MANY = 1 << 20  # items, of which a standing rule may leave only some
 
 
 class Size(NamedTuple):
@@ -29,10 +31,10 @@ class Size(NamedTuple):
 
 
 class Home:
-    """The run of a worker, and the one that it is compared with."""
+    """The run of a worker, the one that it is compared with, and the standing rule."""
 
     def __init__(self, served: Served, loader: Loader) -> None:
-        self.served, self.loader = served, loader
+        self.served, self.loader, self.standing = served, loader, Standing(loader.rules, served)
         self._compared: Served | None = None
 
     @property
@@ -137,9 +139,13 @@ def one(home: Home, path: Parts, query: schemas.ListQuery) -> object:
     served = home.served
     by, user = served.by(query.by, "query.by"), served.user(path["user"])
     if query.popular and position_of(served.recommender.user_ids, user) < 0:
-        return answers.popular_list(served, user, query.k)
-    users = np.array([served.user_index(user, "path.user")])
-    (short,) = served.recommender.short(users, [query.k], by, filter_viewed=not query.viewed)
+        return answers.popular_list(served, user, query.k, home.standing.allowed())
+    users, allowed = np.array([served.user_index(user, "path.user")]), home.standing.allowed()
+    if allowed is None:
+        (short,) = served.recommender.short(users, [query.k], by, filter_viewed=not query.viewed)
+    else:
+        rules = ServedRules(filter_viewed=not query.viewed, allowed=allowed)
+        ((_, (short,)),) = served.recommender.blocks([user], query.k, by=by, rules=rules)[1]
     note = answers.WITH_VIEWED if query.viewed and by not in served.recommender.ranker.heads else None
     return schemas.UserList(user=user, by=by, note=note, items=answers.short_items(served, short))
 
@@ -148,7 +154,7 @@ def one(home: Home, path: Parts, query: schemas.ListQuery) -> object:
         several_cost)  # fmt: skip
 def several(home: Home, _path: Parts, request: Any) -> object:
     """Return the lists of users or histories."""
-    return answers.lists(home.served, request)
+    return answers.lists(home.served, request, home.standing.allowed())
 
 
 @routes("GET", "/similar/{item:id}", schemas.SimilarQuery, schemas.SimilarItems, "The items nearest to one",
@@ -158,8 +164,12 @@ def similar(home: Home, path: Parts, query: schemas.SimilarQuery) -> object:
     served = home.served
     name, item = served.head(query.head, "query.head"), served.item(path["item"])
     served.item_index(item, "path.item")
-    ids, scores = served.recommender.similar_items(item, query.k, head=name, frame="arrays")
-    return schemas.SimilarItems(item=item, head=name, items=answers.items_of(served, ids, scores))
+    allowed = home.standing.allowed()
+    ids, scores = served.recommender.similar_items(
+        item, query.k if allowed is None else MANY, head=name, frame="arrays"
+    )
+    items = answers.items_of(served, ids, scores, allowed)[: query.k]
+    return schemas.SimilarItems(item=item, head=name, items=items)
 
 
 @routes("GET", "/explain/{user:id}/{item:id}", schemas.NoQuery, schemas.Explanation, "Why an item is listed",

@@ -35,6 +35,12 @@ class Stored:
         shape = (len(self.user_ids), self.length)
         self.items, self.scores, self.filled = np.empty(shape, np.int32), np.empty(shape, np.float32), 0
         self.kept: dict[tuple[str, int], bytes] = {}
+        self.allowed: NDArray[np.bool_] | None = None  # [items] by the standing rule
+
+    def allow(self, mask: bytes) -> None:
+        """Apply the standing rule. mask: [items] as bytes of 0 and 1; empty: all may be shown"""
+        self.allowed = np.frombuffer(mask, bool) if mask else None
+        self.kept.clear()
 
     def fill(self, begin: int, end: int, block: bytes) -> None:
         """Add the rows of a block of users."""
@@ -56,6 +62,11 @@ class Stored:
         if row >= self.filled or k > self.length:
             return None
         items, scores, titles = self.items[row, :k], self.scores[row, :k], self.titles
+        if self.allowed is not None:
+            may = (self.items[row] >= 0) & self.allowed[self.items[row]]
+            items, scores = self.items[row][may][:k], self.scores[row][may][:k]
+            if len(items) < k:  # a worker fills the list up
+                return None
         items = items[items >= 0]
         columns = zip(self.names[items].tolist(), items.tolist(), scores.tolist(), strict=False)
         listed = [

@@ -30,7 +30,7 @@ from concf.service.routes import Home, Route
 from concf.service.routes import routes as recommending
 
 LENGTH = struct.Struct(">Q")
-IDS, STORED = "ids", "stored"  # jobs of the front itself
+IDS, STORED, ALLOWED = "ids", "stored", "allowed"  # jobs of the front itself
 COMPUTED: dict[str, Route] = {each.name: each for each in (*recommending.all, *explorer.all)}
 
 
@@ -58,6 +58,9 @@ def answer(home: Home, job: bytes) -> bytes:
             return b"200" + _ids(home)
         if about["route"] == STORED:
             return b"200" + _stored(home, about["begin"], about["end"])
+        if about["route"] == ALLOWED:
+            allowed = home.standing.allowed()
+            return b"200" + (b"" if allowed is None else allowed.tobytes())
         route = COMPUTED[about["route"]]
         try:
             if route.method == "POST":

@@ -13,7 +13,10 @@ routes = Routes("explorer")
 
 
 def _explorer(home: Home, compared: bool = False) -> Explorer:
-    return Explorer.of(home.run(compared))
+    explorer = Explorer.of(home.run(compared))
+    if not compared:
+        explorer.standing = home.standing.allowed
+    return explorer
 
 
 def _view_cost(size: Size, request: Any) -> float:

@@ -22,6 +22,7 @@ from concf.service.explorer.schemas import Facts, HistoryView, ItemList, Part, S
 from concf.service.explorer.search import Attributes, Search
 from concf.service.loading import Served
 from concf.service.schemas import Id
+from concf.service.standing import Mask
 
 Indices = NDArray[np.int64]
 Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best first, and their scores, if there are any
@@ -39,6 +40,7 @@ class Explorer:
         self.served, self.recommender = served, served.recommender
         self.ranker, self.run = self.recommender.ranker, self.recommender.run
         self.settings = self.run.settings.consensus
+        self.standing: Callable[[], Mask | None] = lambda: None
         self.has_consensus = CONSENSUS in self.ranker.names
 
     @classmethod
@@ -164,7 +166,7 @@ class Explorer:
         not rank; hidden: items that are not shown; by: the kind of consensus, of which the re-ranked one has a limited
         length; votes, voters: of the user, or of a new history if user is None; history: item -> part of the log
         """
-        rules, row = self.attributes.rules(where), user or 0
+        rules, row = self.attributes.rules(where, self.standing()), user or 0
         kept, length = self.settings.top_k or self.ranker.n_items, k
         if by == CONSENSUS:
             kept, length = self.settings.shown, min(k, self.settings.shown)
