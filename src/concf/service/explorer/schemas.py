@@ -105,7 +105,8 @@ class Facts(TypedDict):
     about: head or fixed voter -> what it is, in a few words; reranked: what the re-ranker adds up, [] without one;
     top_k: how many of its first items a head votes for, null for all; temperature, consistency_temperature: T and T_c;
     cross_fitted: recommenders whose validation metric is cross-fitted; learned: the parts of the log that were learned
-    from; compared: the name of the run of `--compare`; columns: the attributes that conditions may name
+    from; timed: whether it uses the times of the log; compared: the name of the run of `--compare`; columns: the
+    attributes that conditions may name
     """
 
     name: str
@@ -132,6 +133,7 @@ class Facts(TypedDict):
     validation: dict[str, float]
     cross_fitted: list[str]
     learned: list[Part]
+    timed: bool
     limits: dict[str, int]
     compared: str | None
     version: str

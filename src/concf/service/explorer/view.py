@@ -23,6 +23,7 @@ from concf.service.explorer.search import Attributes, Search
 from concf.service.loading import Served
 from concf.service.schemas import Id
 from concf.service.standing import Mask
+from concf.strong.settings import TIME
 
 Indices = NDArray[np.int64]
 Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best first, and their scores, if there are any
@@ -92,6 +93,7 @@ class Explorer:
             "validation": {name: run.best[name].validation for name in run.rows()},
             "cross_fitted": cross_fitted(run),
             "learned": list(PARTS[: len(run.learned)]),
+            "timed": TIME in run.chosen,
             "limits": dict(limits),
             "compared": compared,
             "version": VERSION,

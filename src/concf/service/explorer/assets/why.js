@@ -1,7 +1,7 @@
 // The panel of an item: which items of the history speak for it, what lifted it, and how the voters voted.
 
 import { count, draw, make, term } from "./dom.js";
-import { deviation, letter, indexOf, titleOf } from "./lists.js";
+import { deviation, letter, indexOf, named, titleOf } from "./lists.js";
 
 const KINDS = { score: ["Item z-score", "scores above everyone's"], similarity: ["Item-history similarity", "similarity to the history"] };
 const figure = (value) => value.toFixed(value > 0 && value < 0.01 ? 3 : 2);
@@ -13,7 +13,7 @@ export function explain(panel, id, view, facts, close, similar) {
   const ranks = new Map([view.consensus, ...view.lists].filter(Boolean).map((list) => [list.by, list.items.find((each) => String(each.item) === id)]));
   panel.replaceChildren(
     make("button", { type: "button", class: "close", "aria-label": "Close", onclick: close }, "✕"),
-    make("h3", {}, titleOf(item)), item.title ? make("p", { class: "muted" }, id) : "",
+    make("h3", {}, named(item)), item.title ? make("p", { class: "muted" }, id) : "",
     item.picture ? make("img", { class: "picture", src: item.picture, alt: "", loading: "lazy", referrerpolicy: "no-referrer" }) : "",
     described(item), make("p", {}, place(item, ranks, view)), because(item, view),
     ...(item.contributions ? lifted(item, view, facts) : []),
@@ -37,8 +37,8 @@ function place(item, ranks, view) {
 /** "Liked because of X, Y and Z" */
 function because(item, view) {
   if (!item.because.length) return "";
-  const named = new Map(view.history.map((each) => [String(each.item), titleOf(each)]));
-  const parts = item.because.map(({ item: used, share }) => [make("em", {}, named.get(String(used)) ?? String(used)), make("span", { class: "muted" }, ` ${Math.round(100 * share)} %`)]);
+  const titles = new Map(view.history.map((each) => [String(each.item), titleOf(each)]));
+  const parts = item.because.map(({ item: used, share }) => [make("em", {}, make("bdi", {}, titles.get(String(used)) ?? String(used))), make("span", { class: "muted" }, ` ${Math.round(100 * share)} %`)]);
   const words = parts.flatMap((part, index) => [index === 0 ? "" : index === parts.length - 1 ? " and " : ", ", ...part]);
   return make("p", { class: "because" }, "Liked because of ", ...words, make("span", { class: "muted" }, " of its ", term("Item-history similarity", "similarity"), " to the history."));
 }
@@ -57,13 +57,23 @@ function bars(item, view, facts) {
   return [...rows.values()];
 }
 
+/** What the bars add up to in a run that uses times: taste, the order of the items used, and the trend. */
+function aspects(item, facts) {
+  const sums = { taste: 0, order: 0, trend: 0 };
+  facts.reranked.forEach(({ voter, kind }, index) => {
+    const about = facts.about[voter] ?? "";
+    sums[kind === "popularity" || about.includes("popular recently") ? "trend" : about.includes("what comes next") ? "order" : "taste"] += item.contributions[index];
+  });
+  return make("p", {}, `By taste ${signed(sums.taste)}, by the order of what was used ${signed(sums.order)}, by trend ${signed(sums.trend)}.`);
+}
+
 function lifted(item, view, facts) {
   const rows = bars(item, view, facts), total = item.contributions.reduce((sum, value) => sum + value, 0);
   const widest = Math.max(...view.items.filter((each) => each.contributions).flatMap((each) => bars(each, view, facts).map(({ value }) => Math.abs(value))), 0.01);
   const sorted = [...rows].sort((one, other) => other.value - one.value), up = sorted.filter(({ value }) => value > 0.05).slice(0, 2), down = sorted.at(-1);
   const words = [`${signed(total)} against this user's average candidate`, up.length ? `, most of it by ${up.map(({ name }) => name).join(" and ")}` : "", down.value < -0.05 ? `; lowered by ${down.name}` : ""].join("");
   return [
-    make("h4", {}, "What lifted it ", make("span", { class: "muted" }, "by the ", term("Re-ranker"))), make("p", {}, `${words}.`),
+    make("h4", {}, "What lifted it ", make("span", { class: "muted" }, "by the ", term("Re-ranker"))), make("p", {}, `${words}.`), facts.timed ? aspects(item, facts) : "",
     make("table", { class: "bars" }, make("tbody", {}, rows.map(({ name, about, value }) =>
       make("tr", {}, make("th", { scope: "row" }, about ? term(about, name) : name), make("td", {}, diverging(value / widest)), make("td", {}, signed(value)))))),
     make("p", { class: "muted small" }, "The weights were fitted together: of voters that agree, one may count against."),
