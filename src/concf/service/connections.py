@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -19,7 +20,7 @@ LOOK = 0.25  # seconds between two looks at all connections
 Address = tuple[str, int]
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """A connection, which passes everything on to uvicorn.
 
     waiting_since: when it began to wait for the caller; None while a request is answered
@@ -52,17 +53,8 @@ class Connection(asyncio.Protocol):
         if self.size > (MORE_BYTES if self.is_busy else HEAD_BYTES):
             self.refuse(431, "too_large", f"the first line and the headers have more than {HEAD_BYTES} bytes")
 
-    def pause_writing(self) -> None:
-        """Pass it on."""
-        self.inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Pass it on."""
-        self.inner.resume_writing()
-
-    def eof_received(self) -> bool | None:
-        """Pass the end on."""
-        return self.inner.eof_received()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)  # eof_received, pause_writing, resume_writing
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -101,7 +93,7 @@ class Connections:
     def __init__(self, most: int = 800, head_seconds: float = 10.0, send_seconds: float = 10.0) -> None:
         self.most, self.head_seconds, self.send_seconds = most, head_seconds, send_seconds
         self.refused: dict[str, int] = dict.fromkeys(("busy", "too_slow", "too_large", "protocol"), 0)
-        self.make: Callable[[], Connection] | None = None  # another connection of the same server
+        self.make: Callable[[], Any] | None = None  # another connection of the same server
         self._by_address: dict[Address, Connection] = {}
 
     def __len__(self) -> int:
@@ -165,6 +157,11 @@ class Connections:
                 elif late and not each.is_busy and (each.size or not each.answered):
                     message = f"the request did not arrive within {self.head_seconds:g} seconds"
                     each.refuse(408, "too_slow", message)
+
+    def note(self, record: logging.LogRecord) -> bool:
+        """Count what uvicorn warns of, which is not HTTP; a filter of logs that passes everything."""
+        self.refused["protocol"] += record.levelno == logging.WARNING
+        return True
 
     def fresh(self) -> bool:
         """Whether a connection has had no request yet."""

@@ -238,7 +238,8 @@ class Endpoint:
 
     def __init__(self, route: Route, service: Service, connections: Connections, local: Local | None = None) -> None:
         self.route, self.service, self.connections, self.local = route, service, connections, local
-        self.template, self.ids, self.is_get = route.template, route.ids, route.method == "GET"
+        self.template, self.is_get = route.template, route.method == "GET"
+        self.ids = re.findall(r"{(\w+):id}", route.path)
         self.default = route.request.validate_python({}) if self.is_get else None
         self.is_stored = self.template == "/recommend/{user}"
 

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,25 @@ from concf.service.schemas import Id
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one spelling for each: 05 is none
 LONGEST = 200  # characters of an id in a message
 LOG = logging.getLogger("concf.service")
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as a line of JSON; `extra={"fields": {...}}` adds fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
+        line |= {"logger": record.name, "message": record.getMessage(), **getattr(record, "fields", {})}
+        return json.dumps(line | ({"traceback": self.formatException(record.exc_info)} if record.exc_info else {}))
+
+
+def log_as_json() -> None:
+    """Write the logs and warnings of all libraries to standard error as lines of JSON."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("concf").setLevel(logging.INFO)
+    logging.captureWarnings(True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,24 +149,18 @@ class Loader:
 
     def to_json(self, folder: Path) -> bytes:
         """Return what `from_json` reads in another process. folder: of the run to load"""
-        paths = {"folder": folder, "data": self.data, "compared": self.compared, "rules": self.rules}
-        about: dict[str, Any] = {name: path and str(path) for name, path in paths.items()}
-        if self.catalogue is not None:
-            names = ("item", "title", "image", "image_sources")
-            about["catalogue"] = {name: getattr(self.catalogue, name) for name in names}
-            about["catalogue"]["path"] = str(self.catalogue.path)
-        return json.dumps(about | {"new_items": self.new_items, "limits": dict(self.limits)}).encode()
+        names = ("path", "item", "title", "image", "image_sources")
+        catalogue = self.catalogue and {name: getattr(self.catalogue, name) for name in names}
+        return json.dumps(vars(self) | {"folder": folder, "catalogue": catalogue}, default=str).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> tuple[Loader, Path]:
         """Return a loader and the folder to load."""
         about = json.loads(text)
-        data, compared, rules = (about[name] and Path(about[name]) for name in ("data", "compared", "rules"))
-        catalogue = about.get("catalogue")
-        if catalogue is not None:
-            sources = tuple(catalogue.pop("image_sources"))
-            catalogue = Catalogue(Path(catalogue.pop("path")), image_sources=sources, **catalogue)
-        return cls(data, catalogue, about["new_items"], compared, about["limits"], rules), Path(about["folder"])
+        about |= {name: about[name] and Path(about[name]) for name in ("folder", "data", "compared", "rules")}
+        if about["catalogue"]:
+            about["catalogue"] = Catalogue(Path(about["catalogue"].pop("path")), **about["catalogue"])
+        return cls(**{name: value for name, value in about.items() if name != "folder"}), about["folder"]
 
     def __call__(self, folder: Path) -> Served:
         """The run in a folder, ready."""

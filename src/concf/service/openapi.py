@@ -33,80 +33,62 @@ REFUSED = {RELOAD: {409: "The run cannot be served"}} | dict.fromkeys(
 REFERENCE = "#/components/schemas/{model}"
 
 
-def document(endpoints: Sequence[Route], limits: Limits, access: Access) -> dict[str, Any]:
+def document(routes: Sequence[Route], limits: Limits, access: Access) -> dict[str, Any]:
     """The document, with the limits and the tokens of this service."""
-    requests = [
-        (f"request {at}", "validation", each.request) for at, each in enumerate(endpoints) if each.method == "POST"
-    ]
-    answers: list[Any] = [
-        (f"answer {at}", "serialization", TypeAdapter(each.answer))
-        for at, each in enumerate(endpoints)
-        if each.answer is not None
-    ]
-    problem: Any = ("problem", "serialization", TypeAdapter(ProblemDetails))
-    forms, components = TypeAdapter.json_schemas([*requests, *answers, problem], ref_template=REFERENCE)  # type: ignore[list-item]
-    schemas = {name: form for (name, _), form in forms.items()}
-    paths: dict[str, Any] = {}
-    for at, each in enumerate(endpoints):
-        paths.setdefault(each.template, {})[each.method.lower()] = _operation(each, at, schemas)
-    result: dict[str, Any] = {
-        "openapi": "3.1.0", "info": {"title": "concf", "summary": SUMMARY, "version": VERSION}, "paths": paths,
-        "components": {"schemas": components["$defs"]},
-    }  # fmt: skip
-    _add_limits(result, limits)
+    forms: list[Any] = [("problem", "serialization", TypeAdapter(ProblemDetails))]
+    forms += [(f"answer {each.name}", "serialization", TypeAdapter(each.answer)) for each in routes if each.answer]
+    forms += [(f"request {each.name}", "validation", each.request) for each in routes if each.method == "POST"]
+    found, components = TypeAdapter.json_schemas(forms, ref_template=REFERENCE)
+    schemas, paths = {name: form for (name, _), form in found.items()}, dict[str, Any]()
     tokens = {"token": access.token, "admin": access.admin_token}
     schemes = {name: {"type": "http", "scheme": "bearer"} for name, token in tokens.items() if token is not None}
-    if schemes:
-        result["components"]["securitySchemes"] = schemes
-        for path, operations in paths.items():
-            name = "admin" if path == RELOAD else "token"
-            for operation in operations.values():
-                operation["security"] = [] if path in OPEN or name not in schemes else [{name: []}]
-    return result
-
-
-def _operation(endpoint: Route, at: int, schemas: dict[str, Any]) -> dict[str, Any]:
-    content = {"text/plain": {"schema": {"type": "string"}}}
-    if endpoint.answer is not None:
-        content = {JSON: {"schema": schemas[f"answer {at}"]}}
-    statuses = STATUSES | REFUSED.get(endpoint.template, {})
-    errors = {MEDIA_TYPE: {"schema": schemas["problem"]}}
-    responses = {"200": {"description": "The answer", "content": content}}
-    responses |= {str(code): {"description": text, "content": errors} for code, text in sorted(statuses.items())}
-    operation = {
-        "tags": [endpoint.tag], "summary": endpoint.summary, "parameters": _parameters(endpoint),
-        "operationId": f"{endpoint.method.lower()}{re.sub(r'[^a-z]+', '_', endpoint.template)}", "responses": responses,
+    for each in routes:
+        operation, scheme = _operation(each, schemas, limits), "admin" if each.path == RELOAD else "token"
+        if schemes:
+            operation["security"] = [{scheme: []}] if scheme in schemes and each.path not in OPEN else []
+        paths.setdefault(each.template, {})[each.method.lower()] = operation
+    for schema in components["$defs"].values():
+        _add_limits(schema.get("properties", {}), limits)
+    return {
+        "openapi": "3.1.0", "info": {"title": "concf", "summary": SUMMARY, "version": VERSION}, "paths": paths,
+        "components": {"schemas": components["$defs"]} | ({"securitySchemes": schemes} if schemes else {}),
     }  # fmt: skip
-    if endpoint.method == "POST":
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[f"request {at}"]}}}
+
+
+def _operation(route: Route, schemas: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+    if route.answer is not None:
+        content = {JSON: {"schema": schemas[f"answer {route.name}"]}}
+    errors = {MEDIA_TYPE: {"schema": schemas["problem"]}}
+    statuses = STATUSES | REFUSED.get(route.template, {})
+    operation: dict[str, Any] = {
+        "tags": [route.tag], "summary": route.summary,
+        "operationId": f"{route.method.lower()}{re.sub(r'[^a-z]+', '_', route.template)}",
+        "responses": {"200": {"description": "The answer", "content": content}}
+        | {str(code): {"description": text, "content": errors} for code, text in sorted(statuses.items())},
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in re.findall(r"{(\w+)}", route.template)
+        ],
+    }  # fmt: skip
+    if route.method == "POST":
+        body = {JSON: {"schema": schemas[f"request {route.name}"]}}
+        return operation | {"requestBody": {"required": True, "content": body}}
+    query = route.request.json_schema().get("properties", {})
+    _add_limits(query, limits)
+    operation["parameters"] += [
+        {"name": name, "in": "query", "required": False, "description": form.pop("description", ""), "schema": form}
+        for name, form in query.items()
+    ]
     return operation
 
 
-def _parameters(endpoint: Route) -> list[dict[str, Any]]:
-    in_path = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{(\w+)}", endpoint.template)
-    ]
-    if endpoint.method == "POST":
-        return in_path
-    query = endpoint.request.json_schema().get("properties", {}).items()
-    return in_path + [
-        {"name": name, "in": "query", "required": False, "description": form.pop("description", ""), "schema": form}
-        for name, form in query
-    ]
-
-
-def _add_limits(document: dict[str, Any], limits: Limits) -> None:
-    for operation in (each for operations in document["paths"].values() for each in operations.values()):
-        for parameter in operation["parameters"]:
-            if parameter["name"] == "k":
-                parameter["schema"]["maximum"] = limits.k
-    for schema in document["components"]["schemas"].values():
-        for name, part in schema.get("properties", {}).items():
-            if name == "k":
-                part["maximum"] = limits.k
-            elif name in ("history", "users") and part.get("type") == "array":
-                part["maxItems"] = limits.history if name == "history" else limits.users
-            elif name == "histories":
-                part["maxProperties"] = limits.users
-                part["additionalProperties"]["maxItems"] = limits.history
+def _add_limits(properties: dict[str, Any], limits: Limits) -> None:
+    for name, part in properties.items():
+        if name == "k":
+            part["maximum"] = limits.k
+        elif name in ("history", "users") and part.get("type") == "array":
+            part["maxItems"] = limits.history if name == "history" else limits.users
+        elif name == "histories":
+            part["maxProperties"] = limits.users
+            part["additionalProperties"]["maxItems"] = limits.history

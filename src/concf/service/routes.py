@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,22 +79,16 @@ class Route:
         return self.path.replace(":id}", "}")
 
     @property
-    def ids(self) -> list[str]:
-        """Names of the ids in the path."""
-        return re.findall(r"{(\w+):id}", self.path)
-
-    @property
     def name(self) -> str:
         """The method and the template."""
         return f"{self.method} {self.template}"
 
 
-class Routes:
-    """Collects the routes of one subject."""
+class Routes(list[Route]):
+    """The routes of one subject."""
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
-        self.all: list[Route] = []
 
     def __call__(
         self, method: Literal["GET", "POST"], path: str, request: Any, answer: Any, summary: str,
@@ -104,7 +97,7 @@ class Routes:
         """Declare a route; see `Route`."""
 
         def add(work: Work) -> Work:
-            self.all.append(Route(method, path, TypeAdapter(request), answer, summary, self.tag, work, cost))
+            self.append(Route(method, path, TypeAdapter(request), answer, summary, self.tag, work, cost))
             return work
 
         return add

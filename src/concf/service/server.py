@@ -18,8 +18,7 @@ from concf.runtime.system import RELOAD
 from concf.service.app import create_app
 from concf.service.connections import Connections
 from concf.service.front import LOOPBACK, Access
-from concf.service.loading import LOG
-from concf.service.logs import log_as_json
+from concf.service.loading import LOG, log_as_json
 from concf.service.service import Service
 
 LAST_SECONDS, STEP = 1.0, 0.02  # for the requests of connections that came last; between two looks
@@ -46,29 +45,21 @@ def serve(
     _warn(host, access)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
+    service = make()
+    config = uvicorn.Config(
+        create_app(service, access, log, connections), http=connections, ws="none", lifespan="off",  # type: ignore[arg-type]
+        log_config=None, access_log=False, proxy_headers=False, server_header=False,
+        timeout_keep_alive=idle_seconds, timeout_graceful_shutdown=closing_seconds,
+    )  # fmt: skip
+
     async def main() -> None:
-        service = make()
-        config = uvicorn.Config(
-            create_app(service, access, log, connections), http=connections, ws="none", lifespan="off",  # type: ignore[arg-type]
-            log_config=None, access_log=False, proxy_headers=False, server_header=False,
-            timeout_keep_alive=idle_seconds, timeout_graceful_shutdown=closing_seconds,
-        )  # fmt: skip
-        server = uvicorn.Server(config)
         try:
-            await _run(server, service, listener, connections, url, drain_seconds)
+            await _run(uvicorn.Server(config), service, listener, connections, url, drain_seconds)
         finally:
             await service.close()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(main())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    with suppress(ImportError):
-        import uvloop
-
-        return uvloop.new_event_loop
-    return None
 
 
 async def _run(
@@ -81,7 +72,7 @@ async def _run(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(connections.watch())
     await asyncio.sleep(0)  # uvicorn has set its signal handlers, which these replace
-    logging.getLogger("uvicorn.error").addFilter(_Counting(connections))
+    logging.getLogger("uvicorn.error").addFilter(connections.note)
 
     def drain(immediately: bool) -> None:
         if immediately or service.closing:
@@ -129,19 +120,6 @@ async def _accept(late: socket.socket, connections: Connections) -> None:
             return
         connection.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(connections.make, connection)
-
-
-class _Counting(logging.Filter):
-    """Counts what is not HTTP."""
-
-    def __init__(self, connections: Connections) -> None:
-        super().__init__()
-        self.connections = connections
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Count a warning; pass on everything."""
-        self.connections.refused["protocol"] += record.levelno == logging.WARNING
-        return True
 
 
 def _warn(host: str, access: Access) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
-from concf.data.ids import Ids, PackedIds
+from concf.data.ids import Ids
 from concf.inference.lookup import position_of
 from concf.service.loading import known_index, spelt
 
@@ -26,12 +24,9 @@ class Stored:
 
     def __init__(self, facts: dict[str, Any], packed: bytes) -> None:
         self.run_id, self.by, self.length = facts["run"], facts["by"], facts["stored"]
-        with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-            self.user_ids, item_ids = _unpacked(arrays, "users"), _unpacked(arrays, "items")
-            titles = json.loads(arrays["titles"].tobytes())
-        self.names: NDArray[Any] = item_ids.values
-        self.titles: list[str | None] = titles or [None] * len(item_ids)
-        _ = self.user_ids.values  # decoded once
+        about = from_json(packed)
+        self.user_ids = Ids(np.array(about["users"], object if isinstance(about["users"][0], str) else np.int64))
+        self.names, self.titles = about["items"], about["titles"]
         shape = (len(self.user_ids), self.length)
         self.items, self.scores, self.filled = np.empty(shape, np.int32), np.empty(shape, np.float32), 0
         self.kept: dict[tuple[str, int], bytes] = {}
@@ -61,17 +56,16 @@ class Stored:
         row = known_index("user", self.user_ids, user, "path.user")
         if row >= self.filled or k > self.length:
             return None
-        items, scores, titles = self.items[row, :k], self.scores[row, :k], self.titles
+        items, scores = self.items[row, :k], self.scores[row, :k]
         if self.allowed is not None:
             may = (self.items[row] >= 0) & self.allowed[self.items[row]]
             items, scores = self.items[row][may][:k], self.scores[row][may][:k]
             if len(items) < k:  # a worker fills the list up
                 return None
         items = items[items >= 0]
-        columns = zip(self.names[items].tolist(), items.tolist(), scores.tolist(), strict=False)
         listed = [
-            {"item": name, "rank": rank, "score": score, "title": titles[at]}
-            for rank, (name, at, score) in enumerate(columns, 1)
+            {"item": self.names[at], "rank": rank, "score": score, "title": self.titles[at]}
+            for rank, (at, score) in enumerate(zip(items.tolist(), scores.tolist(), strict=False), 1)
         ]
         answer = to_json({"user": user, "by": self.by, "note": None, "items": listed})
         if len(answer) <= KEPT_BYTES:
@@ -79,7 +73,3 @@ class Stored:
                 del self.kept[next(iter(self.kept))]
             self.kept[text, k] = answer
         return answer
-
-
-def _unpacked(arrays: Any, name: str) -> Ids:
-    return PackedIds(arrays[name], arrays[f"{name}_offsets"]) if f"{name}_offsets" in arrays else Ids(arrays[name])

@@ -6,7 +6,6 @@ answer three digits of a status, then its body. SIGINT interrupts a job; the pro
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -20,18 +19,16 @@ import torch
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from concf.data.ids import Ids
 from concf.errors import ConcfError
 from concf.service.explorer.routes import routes as explorer
-from concf.service.loading import LOG, Loader
-from concf.service.logs import log_as_json
+from concf.service.loading import LOG, Loader, log_as_json
 from concf.service.problems import Problem, as_problem, invalid
 from concf.service.routes import Home, Route
 from concf.service.routes import routes as recommending
 
 LENGTH = struct.Struct(">Q")
 IDS, STORED, ALLOWED = "ids", "stored", "allowed"  # jobs of the front itself
-COMPUTED: dict[str, Route] = {each.name: each for each in (*recommending.all, *explorer.all)}
+COMPUTED: dict[str, Route] = {each.name: each for each in (*recommending, *explorer)}
 
 
 class Interrupted(BaseException):
@@ -80,22 +77,11 @@ def answer(home: Home, job: bytes) -> bytes:
 
 
 def _ids(home: Home) -> bytes:
-    """Ids and titles as arrays; text as bytes and their offsets."""
-    served, arrays = home.served, dict[str, Any]()
-    both = {"users": served.recommender.user_ids, "items": served.recommender.item_ids}
-    for name, ids in both.items():
-        arrays |= _packed(name, ids)
-    titles = [served.titles.get(item) for item in both["items"].values.tolist()] if served.titles else []
-    arrays["titles"] = np.frombuffer(to_json(titles), np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def _packed(name: str, ids: Ids) -> dict[str, Any]:
-    if ids.are_integers:
-        return {name: ids.values}
-    return dict(zip((name, f"{name}_offsets"), ids.to_bytes(), strict=True))
+    """Ids of users and items, and titles, by position."""
+    served = home.served
+    items = served.recommender.item_ids.values.tolist()
+    titles = [served.titles.get(item) for item in items]
+    return to_json({"users": served.recommender.user_ids.values.tolist(), "items": items, "titles": titles})
 
 
 def _stored(home: Home, begin: int, end: int) -> bytes:
