@@ -114,7 +114,8 @@ def serving() -> str:
          f"{line[name]['p99_ms']:.2f}",
          *(f"{line[name][f'{figure}_over_floor']:.2f}" if name != "floor" else ""
            for figure in ("cpu_us", "per_second", "p50_ms", "p99_ms"))]
-        for name in ("floor", "consensus", "head", "logged")
+        for name in ("floor", "fastapi", "consensus", "head", "logged")
+        if name in line
     ]  # fmt: skip
     header = ["", "processor, µs", "requests/s", "p50, ms", "p99, ms",
               *(f"{figure} over floor" for figure in ("processor", "requests", "p50", "p99"))]  # fmt: skip

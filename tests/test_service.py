@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Iterator
 from io import StringIO
 from pathlib import Path
@@ -17,7 +18,7 @@ from skipping import posix
 from small_service import ADMIN, SHOWN, Client, LocalService, loaded, problem, run_folder
 
 from concf.service.app import POLICY, create_app
-from concf.service.front import Access
+from concf.service.front import Access, Front
 from concf.service.limits import Limits
 from concf.service.loading import Loader
 
@@ -203,6 +204,31 @@ def test_an_unknown_user_of_a_batch_is_that_users_error(client: Client) -> None:
     assert [one, two] == client.post("/recommend", {"users": [1, 2], "k": 3}).json()["lists"]
     assert one["error"] is None
     assert "1 of the users" in both["note"]
+
+
+def test_requests_are_traced_only_if_the_environment_says_where_to(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    assert isinstance(create_app(service), Front)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "test")
+    assert not isinstance(create_app(service), Front)
+
+
+def test_an_answer_names_the_run_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = loaded(run_folder())
+    first, usual = service.run_id, service.pool.ask
+
+    async def slowly(job: bytes, cost: float) -> Any:
+        await service.reload(run_folder(seed=1))
+        return await usual(job, cost)
+
+    monkeypatch.setattr(service.pool, "ask", slowly)
+    with Client(service) as client:
+        one, two = (client.get("/recommend/1?by=bpr") for _ in range(2))
+        assert [each.headers["x-run-id"] for each in (one, two)] == [first, service.run_id]
+        assert one.json() != two.json()
 
 
 def test_queries_are_short(client: Client) -> None:

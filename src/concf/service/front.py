@@ -191,7 +191,7 @@ class Front:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = [(b"x-request-id", request), (b"x-run-id", self.service.run_id.encode())]
+                own = [(b"x-request-id", request), (b"x-run-id", scope.get("run", self.service.run_id).encode())]
                 if self.service.closing:
                     own.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *own, *SAFE]
@@ -263,12 +263,15 @@ class Endpoint:
             await (await self.local(request))(scope, receive, send)
             return
         pool, limits = self.service.pool, self.service.limits
+        scope["run"] = pool.facts["run"]  # by the time of the answer another may be served
         cost = self.route.cost(pool.size, request)
         limits.check_cost(cost)
         job = json.dumps({"route": self.route.name, "path": path, "query": about}).encode() + b"\n" + body
         reply = await self._attended(pool.ask(job, cost), receive)
         if reply is not None:
             status, answer = reply
+            if self.is_stored and status == 200 and not (request.viewed or request.popular or pool.loader.rules):
+                pool.stored.keep((path["user"], request.k, request.by), answer)
             response = Response(answer, status, media_type=JSON if status == 200 else MEDIA_TYPE)
             await response(scope, receive, send)
 
@@ -307,10 +310,11 @@ class Endpoint:
         return request
 
     def _stored(self, path: Parts, query: ListQuery) -> bytes | None:
-        stored = self.service.pool.stored
-        if query.viewed or query.by not in (None, stored.by):
-            return None
-        return stored.answer(path["user"], query.k, query.popular)
+        stored, key = self.service.pool.stored, (path["user"], query.k, query.by)
+        if query.viewed or key in stored.kept:
+            return None if query.viewed else stored.kept[key]
+        answer = stored.answer(*key[:2], query.popular) if query.by in (None, stored.by) else None
+        return answer and stored.keep(key, answer)
 
     async def _attended(self, work: Any, receive: Receive) -> tuple[int, bytes] | None:
         """Return the answer within the deadline; None, and cancel the work, if the caller disconnects."""

@@ -280,10 +280,9 @@ class Pool:
     def retire(self) -> None:
         """End the processes without jobs; the others end with theirs."""
         self.retired = True
-        if self._spare is not None:
-            self._spare.cancel()
-            if self._spare.done() and not self._spare.cancelled() and self._spare.exception() is None:
-                self._spare.result().kill()
+        spare, self._spare = self._spare, None
+        if spare is not None and not spare.cancel() and not spare.cancelled() and spare.exception() is None:
+            spare.result().kill()
         for queue in (self.short, self.long):
             while queue.idle:
                 queue.idle.pop().kill()

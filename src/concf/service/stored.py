@@ -13,6 +13,7 @@ from concf.inference.lookup import position_of
 from concf.service.loading import known_index, spelt
 
 KEPT_LISTS, KEPT_BYTES = 1 << 13, 1 << 12  # answers that are kept as JSON: how many, how long at most
+Key = tuple[str, int, str | None]  # user, k, by
 
 
 class Stored:
@@ -29,7 +30,7 @@ class Stored:
         self.names, self.titles = about["items"], about["titles"]
         shape = (len(self.user_ids), self.length)
         self.items, self.scores, self.filled = np.empty(shape, np.int32), np.empty(shape, np.float32), 0
-        self.kept: dict[tuple[str, int], bytes] = {}
+        self.kept: dict[Key, bytes] = {}
         self.allowed: NDArray[np.bool_] | None = None  # [items] by the standing rule
 
     def allow(self, mask: bytes) -> None:
@@ -47,9 +48,6 @@ class Stored:
 
     def answer(self, text: str, k: int, popular: bool) -> bytes | None:
         """Return the list of a user as JSON; None if a worker must compute it; an unknown user is a 404."""
-        kept = self.kept.get((text, k))
-        if kept is not None:
-            return kept
         user = spelt(self.user_ids, text)
         if popular and position_of(self.user_ids, user) < 0:
             return None
@@ -62,14 +60,17 @@ class Stored:
             items, scores = self.items[row][may][:k], self.scores[row][may][:k]
             if len(items) < k:  # a worker fills the list up
                 return None
-        items = items[items >= 0]
         listed = [
             {"item": self.names[at], "rank": rank, "score": score, "title": self.titles[at]}
-            for rank, (at, score) in enumerate(zip(items.tolist(), scores.tolist(), strict=False), 1)
+            for rank, (at, score) in enumerate(zip(items.tolist(), scores.tolist(), strict=True), 1)
+            if at >= 0
         ]
-        answer = to_json({"user": user, "by": self.by, "note": None, "items": listed})
+        return to_json({"user": user, "by": self.by, "note": None, "items": listed})
+
+    def keep(self, key: Key, answer: bytes) -> bytes:
+        """Keep an answer of usual size; the oldest makes room. Returns the answer."""
         if len(answer) <= KEPT_BYTES:
             if len(self.kept) >= KEPT_LISTS:
                 del self.kept[next(iter(self.kept))]
-            self.kept[text, k] = answer
+            self.kept[key] = answer
         return answer
