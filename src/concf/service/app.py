@@ -99,8 +99,8 @@ def create_app(
     """Return the application of a service, whose run may be loaded later. log: for a line of JSON a request"""
     access, connections = access or Access(), Connections() if connections is None else connections
     metrics = Metrics(service, connections)
-    endpoints = [Endpoint(route, service, connections) for route in COMPUTED.values()]
-    endpoints += [Endpoint(route, service, connections, local) for route, local in operating(service, metrics, access)]
+    endpoints = [Endpoint(route, service) for route in COMPUTED.values()]
+    endpoints += [Endpoint(route, service, local) for route, local in operating(service, metrics, access)]
     openapi = to_json(document([each.route for each in endpoints], service.limits, access))
 
     async def described(_request: object) -> Response:

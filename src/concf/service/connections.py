@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -17,7 +17,7 @@ HEAD_BYTES = 1 << 16  # of a request's first line and headers
 MORE_BYTES = 16 << 20  # that may arrive while a request is answered: its body, and requests after it
 STEP = 1 << 16
 LOOK = 0.25  # seconds between two looks at all connections
-Address = tuple[str, int]
+Address = tuple[Any, ...]
 
 
 class Connection:
@@ -27,23 +27,33 @@ class Connection:
     size: bytes since the last request began; answered: whether it has had one
     """
 
-    def __init__(self, all_: Connections, inner: asyncio.Protocol) -> None:
-        self.all, self.inner, self.size, self.answered = all_, inner, 0, False
-        self.waiting_since: float | None = None
-        self.is_busy = False
+    def __init__(self, all_: Connections, inner: Any = None) -> None:
+        self.all, self.inner, self.size, self.answered, self.is_busy = all_, inner, 0, False, False
+        self.head_since = time.monotonic()
+        self.waiting_since: float | None = self.head_since
         self.unsent = (0, 0.0)  # bytes that the caller has not read, and since when there is little progress
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)  # eof_received, pause_writing, resume_writing
 
     def connection_made(self, transport: Any) -> None:
         """Register the connection."""
         self.transport, self.loop = transport, asyncio.get_running_loop()
-        self.waiting_since, self.head_since = self.loop.time(), self.loop.time()
         self.inner.connection_made(transport)
         self.all.add(self)
+
+    def begin(self) -> None:
+        """A request has arrived."""
+        self.is_busy, self.waiting_since, self.size = True, None, 0
+
+    def end(self) -> None:
+        """The request was answered."""
+        self.is_busy, self.answered, self.waiting_since, self.size = False, True, time.monotonic(), 0
 
     def data_received(self, data: bytes) -> None:
         """Pass data on; refuse a head that is too long."""
         if not self.size and not self.is_busy:
-            self.head_since = self.loop.time()
+            self.head_since = time.monotonic()
         self.size += len(data)
         self.inner.data_received(data)
         if self.size > HEAD_BYTES:
@@ -52,9 +62,6 @@ class Connection:
     def _check_size(self) -> None:
         if self.size > (MORE_BYTES if self.is_busy else HEAD_BYTES):
             self.refuse(431, "too_large", f"the first line and the headers have more than {HEAD_BYTES} bytes")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # eof_received, pause_writing, resume_writing
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -68,9 +75,13 @@ class Connection:
             self.unsent = (size, now)
         return not size or now - self.unsent[1] <= seconds
 
+    def is_closing(self) -> bool:
+        """Whether it was closed, though the caller may not have read everything."""
+        return bool(self.transport.is_closing())
+
     def refuse(self, status: int, kind: Kind, message: str) -> None:
         """Answer with an error and close; a connection that was used before is only closed."""
-        if self.transport.is_closing():
+        if self.is_closing():
             return
         self.all.refused[kind] += 1
         if not self.is_busy and (self.size or not self.answered):
@@ -108,7 +119,7 @@ class Connections:
         """Register a connection. If there are too many, the one that has waited longest for its caller is closed."""
         self._by_address[self._address(connection)] = connection
         if len(self) > self.most:
-            waiting = [each for each in self._by_address.values() if each.waiting_since is not None]
+            waiting = (each for each in self._by_address.values() if each.waiting_since and not each.is_closing())
             longest = min(waiting, key=lambda each: (each.answered, each.waiting_since))
             longest.refuse(503, "busy", f"{self.most} connections are open; try again in a moment")
 
@@ -122,34 +133,15 @@ class Connections:
         peer = connection.transport.get_extra_info("peername")
         return tuple(peer[:2]) if peer else ("", id(connection))
 
-    def begin(self, client: Any) -> Connection | None:
-        """A request has arrived; returns its connection."""
-        connection = self._by_address.get(tuple(client)) if client else None
-        if connection is not None:
-            connection.is_busy, connection.waiting_since, connection.size = True, None, 0
-        return connection
-
-    def end(self, connection: Connection | None) -> None:
-        """The request was answered."""
-        if connection is not None:
-            connection.is_busy, connection.answered, connection.size = False, True, 0
-            connection.waiting_since = connection.loop.time()
-
-    @contextmanager
-    def reading(self, client: Any) -> Iterator[None]:
-        """While a request's body arrives, the connection waits for its caller."""
-        connection = self._by_address.get(tuple(client)) if client else None
-        if connection is not None:
-            connection.waiting_since = connection.loop.time()
-        yield
-        if connection is not None:
-            connection.waiting_since = None
+    def of(self, client: Any) -> Connection:
+        """Return the connection of an address; one of its own for a caller without a socket."""
+        return self._by_address.get(tuple(client or ())) or Connection(self)
 
     async def watch(self) -> None:
         """Refuse connections whose heads do not arrive in time, and close those that do not read, for ever."""
         while True:
             await asyncio.sleep(min(LOOK, self.head_seconds))
-            now = asyncio.get_running_loop().time()
+            now = time.monotonic()
             for each in list(self._by_address.values()):
                 late = each.head_since < now - self.head_seconds
                 if not each.reads(now, self.send_seconds):

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -37,7 +37,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PAGES = ("/", "/docs")
 OPEN = (*PAGES, "/health", "/ready", "/openapi.json")  # paths that need no token, besides the explorer's assets
 ASSETS, RELOAD = "/explorer/", "/reload"
-KNOWN_HOSTS = 64  # names that were allowed, as they were written
+KNOWN_HOSTS = 64  # at most
 METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"))
 NO_ROUTE, OTHER_METHOD = "unmatched", "other"
 CLIENT_LEFT = 499  # the usual status for a caller who left before the answer
@@ -70,17 +70,10 @@ class Access:
     admin_token: str | None = None
     hosts: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
-
-
-class Guard:
-    """Refuses foreign hosts, pages of other sites, and callers without a token."""
-
-    def __init__(self, access: Access) -> None:
-        self.access, self.known = access, set[bytes]()
-        self.names = {*LOOPBACK, *access.hosts}
+    known: set[bytes] = field(default_factory=set)  # hosts that were allowed, as they were written
 
     def refusal(self, scope: Scope, headers: Headers) -> Problem | None:
-        """Return the reason to refuse a request, if any."""
+        """Return the reason to refuse a request, if any: a foreign host, a page of another site, no token."""
         host, path = headers.get(b"host", b""), scope["path"]
         if host not in self.known or len(headers) != len(scope["headers"]):
             several = sum(name == b"host" for name, _ in scope["headers"]) != 1
@@ -92,8 +85,8 @@ class Guard:
         if self._is_foreign(scope, headers, host):
             message = "a page of another site sent this; if it is your own proxy's, start with --allow-host NAME"
             return Problem(403, "foreign_origin", message, "header.origin")
-        admin = path == RELOAD and self.access.admin_token is not None
-        token = self.access.admin_token if admin else self.access.token
+        admin = path == RELOAD and self.admin_token is not None
+        token = self.admin_token if admin else self.token
         if token is None or path in OPEN or path.startswith(ASSETS):
             return None
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -107,8 +100,8 @@ class Guard:
         """Whether others cannot own the name: a page whose name is made to lead here could read answers."""
         match = re.fullmatch(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d+)?", host)
         name = (match[1] or match[2]) if match else ""
-        below = any(each.startswith("*.") and name.endswith(each[1:]) for each in self.names)
-        return bool(name) and ("*" in self.names or name in self.names or below)
+        below = any(each.startswith("*.") and name.endswith(each[1:]) for each in self.hosts)
+        return bool(name) and (name in LOOPBACK or name in self.hosts or "*" in self.hosts or below)
 
     def _is_foreign(self, scope: Scope, headers: Headers, host: bytes) -> bool:
         """Whether a page of another site sent it; following a link to one of the pages is allowed."""
@@ -121,7 +114,7 @@ class Guard:
             name = urlsplit(origin.decode("latin-1")).netloc.lower()
         except ValueError:
             return True
-        return name.encode("latin-1") != host.lower() and name not in self.access.hosts
+        return name.encode("latin-1") != host.lower() and name not in self.hosts
 
 
 class Metrics:
@@ -175,7 +168,7 @@ class Front:
         self, app: ASGIApp, service: Service, access: Access, metrics: Metrics, connections: Connections,
         log: logging.Logger | None = None,
     ) -> None:  # fmt: skip
-        self.app, self.service, self.guard, self.metrics, self.log = app, service, Guard(access), metrics, log
+        self.app, self.service, self.access, self.metrics, self.log = app, service, access, metrics, log
         self.connections, self.prefix, self.numbers = connections, token_hex(6), count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,10 +193,11 @@ class Front:
             await send(message)
 
         scope["app"], scope["named"] = self, headers  # app: so that the router raises what it does not find
-        connection = self.connections.begin(scope.get("client"))
+        connection = scope["connection"] = self.connections.of(scope.get("client"))
+        connection.begin()
         self.metrics.in_flight += 1
         try:
-            problem = self.guard.refusal(scope, headers)
+            problem = self.access.refusal(scope, headers)
             await (self.app if problem is None else problem.response())(scope, receive, watch)
         except Exception as error:
             problem = as_problem(error)
@@ -214,7 +208,7 @@ class Front:
             await problem.response()(scope, receive, watch)
         finally:
             self.metrics.in_flight -= 1
-            self.connections.end(connection)
+            connection.end()
             self._note(scope, request, status, size, time.perf_counter() - begin)
 
     def _note(self, scope: Scope, request: bytes, status: int, size: int, seconds: float) -> None:
@@ -236,8 +230,8 @@ class Front:
 class Endpoint:
     """One route, an ASGI application. local: answers the request in the front; otherwise a worker does"""
 
-    def __init__(self, route: Route, service: Service, connections: Connections, local: Local | None = None) -> None:
-        self.route, self.service, self.connections, self.local = route, service, connections, local
+    def __init__(self, route: Route, service: Service, local: Local | None = None) -> None:
+        self.route, self.service, self.local = route, service, local
         self.template, self.is_get = route.template, route.method == "GET"
         self.ids = re.findall(r"{(\w+):id}", route.path)
         self.default = route.request.validate_python({}) if self.is_get else None
@@ -254,8 +248,9 @@ class Endpoint:
                 await Response(stored, media_type=JSON)(scope, receive, send)
                 return
         else:
-            with self.connections.reading(scope.get("client")):
-                read = await self.service.limits.read_body(receive)
+            scope["connection"].waiting_since = time.monotonic()
+            read = await self.service.limits.read_body(receive)
+            scope["connection"].waiting_since = None
             if read is None:
                 return
             about, path, body, request = {}, {}, read, self._body(scope, read)
