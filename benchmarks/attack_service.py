@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import quote
 
@@ -186,22 +187,27 @@ async def once(port: int, requests: list[bytes]) -> list[tuple[int, float]]:
     return list(await asyncio.gather(*map(send, requests)))
 
 
-def measure(folder: Path, catalogue: Path, seconds: float, reloads: int) -> dict[str, Any]:
+def measure(folder: Path, catalogue: Path, seconds: float, rounds: int, reloads: int) -> dict[str, Any]:
     line: dict[str, Any] = {"attacks": {}, "two_requests": {}}
     with serving(folder, "--catalogue", catalogue) as served:
         run: Callable[[], Any] = lambda: said(served.call("--normal", seconds))  # noqa: E731
         run()  # warms up
         for name in ATTACKS:
-            quiet = run()
-            enemy = served.call("--attack", name, "--seconds", seconds + 2)
-            time.sleep(1.0)
-            beside = run()
+            found = []
+            for _ in range(rounds):
+                quiet = run()
+                enemy = served.call("--attack", name, "--seconds", seconds + 2)
+                time.sleep(1.0)
+                beside = run()
+                found.append((quiet["p99_ms"], beside["p99_ms"], beside["statuses"], said(enemy)))
+                served.settle()
+            ratios = [beside / quiet for quiet, beside, _, _ in found]
             line["attacks"][name] = {
-                "quiet_p99_ms": quiet["p99_ms"], "p99_ms": beside["p99_ms"],
-                "p99_over_quiet": beside["p99_ms"] / quiet["p99_ms"], "statuses": beside["statuses"],
-                "attacker": said(enemy),
+                "quiet_p99_ms": median(each[0] for each in found), "p99_ms": median(each[1] for each in found),
+                "p99_over_quiet": median(ratios), "ratios": ratios,
+                "statuses": sum((Counter(each[2]) for each in found), Counter[str]()),
+                "attacker": sum((Counter(each[3]) for each in found), Counter[str]()),
             }  # fmt: skip
-            served.settle()
         for name, requests in ATTACKS.items():
             for request in dict.fromkeys(requests):
                 before = served.processor_seconds()
@@ -231,6 +237,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=3_000)
     parser.add_argument("--run", type=Path, help="serve this one instead of making one")
     parser.add_argument("--seconds", type=float, default=10.0, help="of an attack")
+    parser.add_argument("--rounds", type=int, default=3, help="of each attack, between quiet ones")
     parser.add_argument("--reloads", type=int, default=14)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--normal", type=float, help=argparse.SUPPRESS)
@@ -248,7 +255,7 @@ def main() -> None:
         words = "the quick brown fox jumps over a lazy dog and eats every queer quince " * 8
         rows = [f"{item},Item {item},{words}{item}" for item in range(chosen.items)]
         catalogue.write_text("\n".join(["item,title,desc", *rows]), encoding="utf-8")
-        write("attacks", measure(folder, catalogue, chosen.seconds, chosen.reloads))
+        write("attacks", measure(folder, catalogue, chosen.seconds, chosen.rounds, chosen.reloads))
 
 
 if __name__ == "__main__":

@@ -138,6 +138,27 @@ def endurance() -> str:
     )
 
 
+def attacks() -> str:
+    line = lines("attacks")[-1]
+    rows = []
+    for name, each in line["attacks"].items():
+        spread = f"{min(each['ratios']):.1f} to {max(each['ratios']):.1f}"
+        answered = ", ".join(f"{count} x {status}" for status, count in each["statuses"].items())
+        spent = max((two["processor_seconds"] for two in line["two_requests"].get(name, [])), default=None)
+        rows.append(
+            [name, f"{each['quiet_p99_ms']:.0f}", f"{each['p99_ms']:.0f}", f"{each['p99_over_quiet']:.1f} ({spread})",
+             answered, "" if spent is None else f"{spent:.2f}"]
+        )  # fmt: skip
+    header = ["attack", "p99 alone, ms", "p99 beside it, ms", "ratio", "answers to normal clients"]
+    seconds, memory = max(took for _, took in line["deadline"]), line["reloads_mb"]
+    return (
+        markdown([*header, "processor seconds of two requests"], rows)
+        + f"\nWith `--seconds 1` the slowest of three such batches is refused after {seconds:.2f} s. All processes "
+        f"together have {memory[1]:,.0f} MB of their own after the second reload and {memory[-1]:,.0f} MB after "
+        f"{len(memory)}.\n"
+    )
+
+
 def draw_scaling() -> None:
     """docs/scaling.png: seconds of an epoch against each size."""
     from matplotlib.figure import Figure
@@ -161,6 +182,7 @@ def pages() -> dict[Path, dict[str, str]]:
         "memory": memory(),
         "evaluation": f"{evaluation()}{evaluation_gpu()}",
         "serving": f"{serving()}{endurance()}",
+        "attacks": attacks(),
         "loading": loading(),
         "splitting": splitting(),
     }

@@ -16,9 +16,10 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from skipping import posix
 from small_service import ADMIN, SHOWN, Client, LocalService, loaded, problem, run_folder
+from starlette.routing import Router
 
 from concf.service.app import POLICY, create_app
-from concf.service.front import Access, Front
+from concf.service.front import Access
 from concf.service.limits import Limits
 from concf.service.loading import Loader
 
@@ -211,9 +212,13 @@ def test_requests_are_traced_only_if_the_environment_says_where_to(
 ) -> None:
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
-    assert isinstance(create_app(service), Front)
+    assert isinstance(create_app(service).app, Router)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "test")
-    assert not isinstance(create_app(service), Front)
+    assert not isinstance(create_app(service).app, Router)
+    with Client(service) as client:
+        assert client.get("/recommend/1").status_code == 200
+        assert problem(client.get("/recommend/x")) == (404, "unknown_user")
+        assert problem(client.get("/recommend/1", headers={"host": "[a"})) == (400, "bad_host")
 
 
 def test_an_answer_names_the_run_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:

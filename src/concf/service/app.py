@@ -95,7 +95,7 @@ def operating(service: Service, metrics: Metrics, access: Access) -> list[tuple[
 def create_app(
     service: Service, access: Access | None = None, log: logging.Logger | None = None,
     connections: Connections | None = None,
-) -> ASGIApp:  # fmt: skip
+) -> Front:  # fmt: skip
     """Return the application of a service, whose run may be loaded later. log: for a line of JSON a request"""
     access, connections = access or Access(), Connections() if connections is None else connections
     metrics = Metrics(service, connections)
@@ -108,7 +108,7 @@ def create_app(
 
     paths = [Path(each.route.path, each, methods=[each.route.method]) for each in endpoints]
     router = Router([*paths, Path("/openapi.json", described), *pages(access.images)], redirect_slashes=False)
-    return traced(Front(router, service, access, metrics, connections, log))
+    return Front(traced(router), service, access, metrics, connections, log)  # a tracer fails at a bad host
 
 
 def traced(app: ASGIApp) -> ASGIApp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -91,6 +92,8 @@ async def _run(
         await asyncio.wait({loading, ending, serving}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
+            gc.collect()
+            gc.freeze()  # a collection that visits all that was imported takes a third of a second
             typer.echo(f"concf: serving {service.folder} at {url}")
             await asyncio.wait({ending, serving}, return_when=asyncio.FIRST_COMPLETED)
         late.listen(0)  # few more can come between the last look and the end

@@ -6,6 +6,7 @@ answer three digits of a status, then its body. SIGINT interrupts a job; the pro
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -94,6 +95,17 @@ def _stored(home: Home, begin: int, end: int) -> bytes:
     return items.tobytes() + scores.tobytes()
 
 
+def warm_up(home: Home) -> None:
+    """Answer a request of each kind, so that nobody waits for what is computed once."""
+    recommender = home.served.recommender
+    path = {"user": str(recommender.user_ids.values[0]), "item": str(recommender.item_ids.values[0])}
+    for route in COMPUTED.values():
+        body, query = {"history": [path["item"]]}, dict[str, str]()
+        if route.template == "/explore/{user}" and home.served.attributes is not None:
+            query["where"] = f'"{home.served.attributes.attributes(recommender.item_ids).columns[0]}" is not null'
+        answer(home, to_json({"route": route.name, "path": path, "query": query}) + b"\n" + to_json(body))
+
+
 def _read(source: IO[bytes]) -> bytes | None:
     head = source.read(LENGTH.size)
     return source.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
@@ -125,6 +137,9 @@ def main() -> None:
     loader, folder = Loader.from_json(first)
     try:
         home = Home(loader(folder), loader)
+        warm_up(home)
+        gc.collect()
+        gc.freeze()  # see `server`
     except Exception as error:
         send(b"409" + Problem(409, "refused_run", str(error), str(folder)).body())
         return
