@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,19 +35,15 @@ class Home:
         self.served, self.loader, self.standing = served, loader, Standing(loader.rules, served)
         self._compared: Served | None = None
 
-    @property
-    def compared(self) -> Path | None:
-        """The folder of the run of --compare."""
-        return self.loader.compared
-
     def run(self, compared: bool = False) -> Served:
         """Return the served run, or that of --compare, which is loaded when it is first needed."""
-        if compared and self.compared is None:
+        if not compared:
+            return self.served
+        if self.loader.compared is None:
             raise Problem(404, "not_found", "this service compares no runs; start it with --compare RUN", "compared")
-        if compared and self._compared is None:
-            assert self.compared is not None
-            self._compared = self.loader(self.compared)
-        return self._compared if compared and self._compared is not None else self.served
+        if self._compared is None:
+            self._compared = self.loader(self.loader.compared)
+        return self._compared
 
 
 Work = Callable[[Home, Parts, Any], object]

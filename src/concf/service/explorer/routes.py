@@ -29,7 +29,8 @@ def _view_cost(size: Size, request: Any) -> float:
 @routes("GET", "/run", schemas.Compared, schemas.Facts, "The run that is served")
 def run(home: Home, _path: Parts, query: schemas.Compared) -> object:
     """Describe the run."""
-    name = None if home.compared is None else home.compared.resolve().name
+    folder = home.loader.compared
+    name = None if folder is None else folder.resolve().name
     return _explorer(home, query.compared).facts(home.loader.limits, name)
 
 
