@@ -2,8 +2,9 @@
 
 python benchmarks/bench_service.py [--users 20000] [--items 30000] [--run FOLDER]
 
-In one run, on loopback: the service in a process, a bare Starlette route that sends constant bytes of the same size in
-another, callers on 16 kept connections in a third. They are asked in turns; the ratios are medians over the rounds.
+In one run, on loopback: the service and its workers, a bare Starlette route that sends constant bytes of the same size,
+a FastAPI route that sends a constant value, and callers on 16 kept connections in a process of their own.
+They are asked in turns; the ratios are medians over the rounds.
 The service checks hosts and origins, gives request ids and counts; a second one also writes an access log (`logged`).
 Then many requests, with the service's memory before and after; single requests alone and beside callers of batches;
 right requests, every answer compared with the library's, while the run is reloaded again and again, beside a caller who
@@ -27,9 +28,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
+import psutil
 import service_run
 from measuring import write
+from pydantic_core import to_json
 
 HERE = Path(__file__).parent
 HEAD = "bpr"
@@ -53,8 +55,8 @@ def process(*words: object) -> Iterator[tuple[int, int]]:
         assert running.wait(60) in (0, -15)
 
 
-def floor(body: Path) -> None:
-    """The rival: constant bytes by Starlette and uvicorn."""
+def floor(body: Path, fastapi: bool) -> None:
+    """The rivals: constant bytes by Starlette, or a constant value by FastAPI, and uvicorn."""
     import socket
 
     import uvicorn
@@ -68,7 +70,16 @@ def floor(body: Path) -> None:
     async def constant_list(_request: Request) -> Response:
         return Response(constant, media_type="application/json")
 
-    app = Starlette(routes=[Route("/constant/{user}", constant_list)])
+    app: Any = Starlette(routes=[Route("/constant/{user}", constant_list)])
+    if fastapi:
+        from fastapi import FastAPI
+
+        app, value = FastAPI(), json.loads(constant)
+
+        @app.get("/constant/{user}")  # type: ignore[untyped-decorator]
+        async def constant_value(user: int, k: int = 10) -> dict[str, Any]:
+            return {**value, "user": user, "k": k}
+
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"floor at :{listener.getsockname()[1]}", flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False, proxy_headers=False, server_header=False)
@@ -83,28 +94,28 @@ def call(port: int, **wanted: Any) -> dict[str, Any]:
 
 
 def memory(pid: int) -> float:
-    """Resident MB of a process."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+    """MB of a process and its workers that are not shared."""
+    service = psutil.Process(pid)
+    return float(sum(each.memory_full_info().uss for each in (service, *service.children()))) / 1e6
 
 
 def processor_time(pid: int) -> float:
-    """Microseconds of processor time that a process has taken."""
-    user, system = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
-    return 1e6 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    """Microseconds of processor time that a process and its workers have taken."""
+    service = psutil.Process(pid)
+    return 1e6 * float(sum(sum(each.cpu_times()[:2]) for each in (service, *service.children())))
 
 
 def in_rounds(
     service: tuple[int, int],
     logged: tuple[int, int],
-    rival: tuple[int, int],
+    rivals: dict[str, tuple[int, int]],
     users: list[Any],
     rounds: int,
     requests: int,
 ) -> dict[str, Any]:
     """Medians of each, and of the ratios to the rival within a round."""
     paths = {name: [form.format(user) for user in users] for name, form in QUESTIONS.items()}
-    targets = {"floor": (rival, [f"/constant/{user}" for user in users])}
+    targets = {name: (rival, [f"/constant/{user}" for user in users]) for name, rival in rivals.items()}
     targets |= {name: (service, asked) for name, asked in paths.items()} | {"logged": (logged, paths["consensus"])}
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
     for turn in range(rounds + 1):  # the first warms up
@@ -118,7 +129,7 @@ def in_rounds(
     line: dict[str, Any] = {
         name: {figure: median(each[figure] for each in found) for figure in FIGURES} for name, found in taken.items()
     }
-    for name in (*QUESTIONS, "logged"):
+    for name in (*QUESTIONS, "logged", "fastapi"):
         pairs = list(zip(taken[name], taken["floor"], strict=True))
         for figure in FIGURES:
             line[name][f"{figure}_over_floor"] = median(mine[figure] / theirs[figure] for mine, theirs in pairs)
@@ -167,15 +178,14 @@ def beside_enemies(
 
 def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from concf.inference.recommender import Recommender
-    from concf.service.answers import user_list
-    from concf.service.loading import Served
 
     model = Recommender.load(folder, frame="arrays")
     ids = model.user_ids.values
     users = ids[:: max(1, len(ids) // ASKED)][:ASKED].tolist()
-    first = np.zeros(1, np.int64)  # the position of users[0]
-    body = folder.parent / "constant.json"
-    body.write_bytes(user_list(Served(model, folder), users[0], "consensus", model.short(first, [10], "consensus")[0]))
+    body, one = folder.parent / "constant.json", model.recommend([users[0]], 10, frame="polars")
+    rows = zip(one["item_id"], one["rank"], one["score"], strict=True)
+    items = [{"item": item, "rank": rank, "score": score, "title": None} for item, rank, score in rows]
+    body.write_bytes(to_json({"user": users[0], "by": "consensus", "note": None, "items": items}))
     few, log = users[:200], folder.parent / "access.jsonl"
     by = {"consensus": "consensus", "head": HEAD}
     right = {name: [model.recommend(user, 10, by=by[name])[0].tolist() for user in few] for name in QUESTIONS}
@@ -185,9 +195,12 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0) as (pid, port),
         process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0, "--access-log", log) as logged,
         process(__file__, "--floor", body) as rival,
+        process(__file__, "--floor", body, "--fastapi") as fastapi,
     ):
         line |= {"connections": 16, "rounds": chosen.rounds}
-        line |= in_rounds((pid, port), logged, rival, users, chosen.rounds, chosen.requests)
+        line |= in_rounds(
+            (pid, port), logged, {"floor": rival, "fastapi": fastapi}, users, chosen.rounds, chosen.requests
+        )
         before = memory(pid)
         everything = [form.format(user) for form in QUESTIONS.values() for user in users]
         many = call(port, paths=everything, requests=chosen.many)
@@ -207,9 +220,10 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=100_000, help="for the memory")
     parser.add_argument("--hostile", type=float, default=30.0, help="seconds beside enemies")
     parser.add_argument("--floor", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--fastapi", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.floor is not None:
-        floor(chosen.floor)
+        floor(chosen.floor, chosen.fastapi)
         return
     with tempfile.TemporaryDirectory() as room:
         folder = chosen.run or service_run.make(Path(room) / "run", chosen.users, chosen.items)

@@ -114,7 +114,8 @@ def serving() -> str:
          f"{line[name]['p99_ms']:.2f}",
          *(f"{line[name][f'{figure}_over_floor']:.2f}" if name != "floor" else ""
            for figure in ("cpu_us", "per_second", "p50_ms", "p99_ms"))]
-        for name in ("floor", "consensus", "head", "logged")
+        for name in ("floor", "fastapi", "consensus", "head", "logged")
+        if name in line
     ]  # fmt: skip
     header = ["", "processor, µs", "requests/s", "p50, ms", "p99, ms",
               *(f"{figure} over floor" for figure in ("processor", "requests", "p50", "p99"))]  # fmt: skip
@@ -134,6 +135,27 @@ def endurance() -> str:
         f"{beside['requests']:,} valid requests, {beside['failed']} failed, {beside['wrong']} with another answer than "
         f"the library's, p99 at most {beside['p99_ms']:.0f} ms; the hostile client got {answered}; "
         f"{beside['rss_mb_after']:,.0f} MB after.\n"
+    )
+
+
+def attacks() -> str:
+    line = lines("attacks")[-1]
+    rows = []
+    for name, each in line["attacks"].items():
+        spread = f"{min(each['ratios']):.1f} to {max(each['ratios']):.1f}"
+        answered = ", ".join(f"{count} x {status}" for status, count in each["statuses"].items())
+        spent = max((two["processor_seconds"] for two in line["two_requests"].get(name, [])), default=None)
+        rows.append(
+            [name, f"{each['quiet_p99_ms']:.0f}", f"{each['p99_ms']:.0f}", f"{each['p99_over_quiet']:.1f} ({spread})",
+             answered, "" if spent is None else f"{spent:.2f}"]
+        )  # fmt: skip
+    header = ["attack", "p99 alone, ms", "p99 beside it, ms", "ratio", "answers to normal clients"]
+    seconds, memory = max(took for _, took in line["deadline"]), line["reloads_mb"]
+    return (
+        markdown([*header, "processor seconds of two requests"], rows)
+        + f"\nWith `--seconds 1` the slowest of three such batches is refused after {seconds:.2f} s. All processes "
+        f"together have {memory[1]:,.0f} MB of their own after the second reload and {memory[-1]:,.0f} MB after "
+        f"{len(memory)}.\n"
     )
 
 
@@ -160,6 +182,7 @@ def pages() -> dict[Path, dict[str, str]]:
         "memory": memory(),
         "evaluation": f"{evaluation()}{evaluation_gpu()}",
         "serving": f"{serving()}{endurance()}",
+        "attacks": attacks(),
         "loading": loading(),
         "splitting": splitting(),
     }

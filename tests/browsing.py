@@ -24,8 +24,8 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from skipping import absent
 
 from concf.service.app import create_app
-from concf.service.http.middleware import Access
-from concf.service.loading import Service
+from concf.service.front import Access
+from concf.service.service import Service
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

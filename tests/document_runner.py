@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 import polars as pl
 import pytest
+from small_service import LocalPool
 
 from concf.baselines.table import BASELINES
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File
@@ -110,10 +111,10 @@ class Page:
         elif (name, *words[:2]) != ("python", "-m", "reproduction"):  # hours; test_reproduce.py measures small cells
             pytest.fail(f"{where}\nis not run here; see {Path(__file__).name}")
 
-    def serve(self, make: Callable[[], Any], host: str, port: int, access: Any, *_: Any) -> None:
+    def serve(self, make: Callable[..., Any], host: str, port: int, access: Any, *_: Any) -> None:
         """In place of a server: what it would answer with."""
-        service = make()
-        service.reload()
+        service = make(make=LocalPool)
+        asyncio.run(service.reload())
         self.app = create_app(service, access)
 
     async def curl(self, words: list[str]) -> httpx.Response:

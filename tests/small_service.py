@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import json
 import shutil
 from functools import cache
 from http import HTTPStatus
@@ -21,14 +22,21 @@ from small_run import SMALL
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
+from concf.errors import ConcfError
 from concf.evaluation.ranking import rank
 from concf.models import choose_settings
 from concf.reference.run import ReferenceRun
 from concf.runs.checkpoint import RunFolder
 from concf.service.app import create_app
-from concf.service.http.middleware import Access
+from concf.service.front import Access
 from concf.service.limits import Limits
-from concf.service.loading import Loader, Service
+from concf.service.loading import Loader, Served
+from concf.service.pool import Pool
+from concf.service.problems import Problem
+from concf.service.routes import Home, Size
+from concf.service.service import Service
+from concf.service.stored import Stored
+from concf.service.worker import IDS, STORED, answer, facts
 
 ODD = (
     "a/b", "/", "a b", "100%", "%2F", "ü", "名前", "🎻", "?k=1", "a&b=c", "#1", "+1", '"', "\\", "'", "<b>",
@@ -66,17 +74,59 @@ def run_folder(ids: str = "integers", seed: int = 0) -> Path:
     return home.path
 
 
-def loaded(folder: Path, limits: Limits | None = None, loader: Loader | None = None) -> Service:
+class LocalPool(Pool):
+    """Computes in this process what workers would."""
+
+    def load(self) -> Served:
+        return self.loader(self.folder)
+
+    async def start(self) -> None:
+        try:
+            self.home = Home(self.load(), self.loader)
+        except (ConcfError, OSError) as error:
+            raise Problem(409, "refused_run", str(error)) from error
+        self.facts = facts(self.home)
+        self.size = Size(*(self.facts[name] for name in Size._fields))
+        self.stored = Stored(self.facts, (await self.ask(json.dumps({"route": IDS}).encode(), 0))[1])
+        users = len(self.stored.user_ids) if self.stored.length else 0
+        for begin in range(0, users, 16):
+            end = min(begin + 16, users)
+            job = json.dumps({"route": STORED, "begin": begin, "end": end}).encode()
+            self.stored.fill(begin, end, (await self.ask(job, 0))[1])
+
+    async def ask(self, job: bytes, cost: float) -> tuple[int, bytes]:
+        reply = answer(self.home, job)
+        return int(reply[:3]), reply[3:]
+
+
+class LocalService(Service):
+    """A service without other processes."""
+
+    def __init__(
+        self, loader: Loader, folder: Path, limits: Limits | None = None, root: Path | None = None,
+        make: Any = LocalPool,
+    ) -> None:  # fmt: skip
+        super().__init__(loader, folder, limits, root, make=make)
+
+    @property
+    def model(self) -> Served:
+        home: Home = self.pool.home  # type: ignore[attr-defined]
+        return home.served
+
+    def load(self, folder: Path | None = None) -> Self:
+        asyncio.run(self.reload(folder))
+        return self
+
+
+def loaded(folder: Path, limits: Limits | None = None, loader: Loader | None = None) -> LocalService:
     """A service that is ready."""
-    service = Service(loader or Loader(), folder, limits, root=Path("/"))
-    service.reload()
-    return service
+    return LocalService(loader or Loader(), folder, limits, root=Path("/")).load()
 
 
 class Client:
     """Asks an application in this process, without a socket, within `with`."""
 
-    def __init__(self, service: Service, token: str | None = None, **access: Any) -> None:
+    def __init__(self, service: LocalService, token: str | None = None, **access: Any) -> None:
         self.service = service
         self.use(create_app(service, Access(token, ADMIN, **access)))
 

@@ -55,7 +55,7 @@ def test_what_it_explains_and_leaves_behind(short: dict[str, Any]) -> None:
         assert each["votes"] == {vote["head"]: vote["rank"] for vote in explanation["heads"]}
     assert Path(short["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads((Path(short["out"]) / "demo.json").read_text()) == json.loads(json.dumps(short))
-    loaded = Loader(None, None)(Path(short["run"]), 1)  # what `concf serve` does
+    loaded = Loader()(Path(short["run"]))  # what `concf serve` does
     assert short["example"]["user"] in loaded.recommender.user_ids.values
     assert sorted(path.name for path in Path(short["out"]).parent.iterdir()) == ["demo"]
 

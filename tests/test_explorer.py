@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import partial
 from importlib.resources import files
 from math import exp
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy.sparse import csr_array
 from small_run import SMALL
-from small_service import Client, problem, segment
+from small_service import Client, LocalPool, LocalService, problem, segment
 
 from concf.data.ids import Ids
 from concf.data.prepare import prepare
@@ -31,7 +32,7 @@ from concf.runs.run import Run
 from concf.service.explorer.schemas import Facts, SearchResult, View
 from concf.service.explorer.search import Search
 from concf.service.limits import Limits
-from concf.service.loading import Served, Service
+from concf.service.loading import Loader, Served
 
 NON_VOTING = "cml"
 LIVELY = (*SMALL, "model.initial_std=0.5", "training.epochs=5")
@@ -43,14 +44,22 @@ def trained(log: pl.DataFrame, *words: str) -> Run:
     return train(prepare(log, protocol="random"), choose_settings("reference", words=(*LIVELY, *words)))
 
 
+class InMemory(LocalPool):
+    """A run that has no folder."""
+
+    def __init__(self, served: Served, *words: Any) -> None:
+        super().__init__(*words)
+        self.load = lambda: served  # type: ignore[method-assign]
+
+
 class Api(Client):
     """A service over a run in memory."""
 
     def __init__(self, run: Run, titles: dict[Any, str] | None = None, **limits: int) -> None:
         self.model = Recommender(run, "arrays")
         served = Served(self.model, Path("run"), titles or {})
-        super().__init__(Service(lambda *_: served, Path("run"), Limits(**limits)))
-        self.service.reload()
+        service = LocalService(Loader(), Path("run"), Limits(**limits), make=partial(InMemory, served))
+        super().__init__(service.load())
 
     def view(self, path: str, **body: Any) -> dict[str, Any]:
         answer = (self.post(path, body) if body else self.get(path)).json()

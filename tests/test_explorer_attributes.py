@@ -53,7 +53,7 @@ def test_items_have_their_attributes_and_the_pictures_that_are_allowed(client: C
         assert item["picture"] == (PICTURES[n % 4] if n % 4 < 2 else None)
     assert client.get("/").headers["content-security-policy"] == f"{POLICY}; img-src 'self' {SOURCE}"
     with pytest.raises(DataError, match="no column 'photo' for the image"):
-        Loader(catalogue=Catalogue(folder / "items.parquet", image="photo"))(folder / "run", 1)
+        Loader(catalogue=Catalogue(folder / "items.parquet", image="photo"))(folder / "run")
 
 
 def test_fixed_voters_and_a_re_ranker_are_explained(client: Client) -> None:
@@ -76,7 +76,8 @@ def test_without_a_catalogue_there_is_nothing_to_filter_by() -> None:
 def test_addresses_of_pictures() -> None:
     assert all(allowed(address, (SOURCE,)) for address in (f"{SOURCE}/a.png", "/a.png"))
     for address in (f"{SOURCE}.evil.example/a.png", f"{SOURCE}@evil/a", "//evil.example/a", "/\\evil.example/a",
-                    "javascript:alert(1)", "data:image/png,", "http://images.example.com/a.png", "a.png"):  # fmt: skip
+                    "/\t/evil.example/a", "/a\n.png", "javascript:alert(1)", "data:image/png,", "a.png",
+                    "http://images.example.com/a.png"):  # fmt: skip
         assert not allowed(address, (SOURCE,)), address
 
 

@@ -19,7 +19,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.titles import Catalogue
 from concf.models import choose_settings, train
-from concf.service.loading import Loader, Service
+from concf.service.loading import Loader
+from concf.service.service import Service
 
 TOKEN = "a-token-of-this-test"
 HOSTILE = '<img src="x" onerror="window.harmed = true"><script>window.harmed = true</script> & "more"'
@@ -40,7 +41,8 @@ def reference(home: Path) -> Service:
     train(data, chosen, out=home / "run")
     items = list(range(413, 501, 3))
     titles = [HOSTILE if item % 2 else f"Item number {item}" for item in items]
-    pl.DataFrame({"item": items, "title": titles}).write_csv(home / "titles.csv")
+    titles[3:6] = ["כותר (1) מימין", "z" + "\u0301\u0302\u0303" * 30, "مرحبا 2"]
+    pl.DataFrame({"item": items, "title": titles, "price": items}).write_csv(home / "titles.csv")
     return loaded(home / "run", loader=Loader(catalogue=Catalogue(home / "titles.csv")))
 
 
@@ -149,6 +151,48 @@ def test_on_a_phone_nothing_is_wider_than_it(page: Page) -> None:
         assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [320, 320]
 
 
+def test_on_a_phone_the_panel_is_below_the_row_and_the_legend_above_the_lists(page: Page) -> None:
+    on_a_screen(page.driver, 390, dark=False)
+    page.open(f"#user={LARGE + 5}&k=20")
+    for place in (0, 5, -1):
+        page.run("[...document.querySelectorAll('.agreed .row')].at(arguments[0]).focus()", place)
+        page.run("document.activeElement.click()")
+        page.until("!document.getElementById('why').hidden")
+        bottom = "document.activeElement.getBoundingClientRect().bottom"
+        page.until(f"{bottom} <= document.getElementById('why').getBoundingClientRect().top + 1")
+        assert page.run(f"return {bottom}") > 0
+        page.press(Keys.ESCAPE)
+    top = "return document.getElementById(arguments[0]).getBoundingClientRect().top"
+    assert page.run(top, "legend") < page.run(top, "agreed")
+
+
+def test_a_bad_filter_keeps_the_lists_and_an_unknown_user_may_be_a_new_one(page: Page) -> None:
+    page.open()
+    before, letters = (
+        page.lists(),
+        "return [...document.querySelectorAll('.agreed header .cells span')].map((e) => e.innerText)",
+    )
+    *signs, score = page.run(letters)
+    assert (signs, score) == ([chr(65 + place) for place in range(len(signs))], "score")
+    columns = page.text(".agreed header p + p")
+    assert all(f"{sign} {name}" in columns for sign, name in zip(signs, page.ask("/run")["voters"], strict=True))
+    for where in ("colour = 3", "price ~ 'x'"):
+        page.click("#where")
+        page.write_over(where)
+        page.press(Keys.ENTER)
+        page.until("document.getElementById('filter-error').textContent.includes('filter')")
+        assert (page.lists(), page.run("return document.getElementById('message').hidden")) == (before, True)
+    page.write_over("price < 450")
+    page.press(Keys.ENTER)
+    page.until("document.getElementById('filter-error').hidden")
+    page.settle()
+    assert page.lists() != before
+    page.open("#user=nobody")
+    page.click("#agreed .empty button")
+    page.arrive("#history=")
+    page.complaints()  # of the requests that were refused
+
+
 @pytest.fixture
 def locked(reference: Service) -> Iterator[str]:
     with serving(reference, TOKEN) as address:
@@ -160,7 +204,7 @@ def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, locked
     driver.get(f"{page.service}/")
     page.until("!document.getElementById('token').hidden")
     page.press("wrong", Keys.ENTER)
-    page.until("!document.getElementById('message').hidden")
+    page.until("document.querySelector('#token label').textContent.includes('wrong')")
     page.click("#token-text")
     page.press(TOKEN, Keys.ENTER)
     page.settle()
@@ -175,12 +219,17 @@ def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, locked
 
 def test_axe_finds_nothing_wrong(page: Page, request: pytest.FixtureRequest) -> None:
     script = axe_script(request.config.cache)  # type: ignore[arg-type]
-    for address, dark in (
-        (f"#user={LARGE + 5}&held-out=yes", False),
-        ("#history=413&colour=voters", True),
-        ("docs", True),
+    font = "const style = new CSSStyleSheet(); style.replaceSync(`* { font-family: '${arguments[0]}' !important }`);"
+    for address, dark, width, family in (
+        (f"#user={LARGE + 5}&held-out=yes", False, 1400, "Noto Sans"),
+        (f"#user={LARGE + 5}", True, 390, "DejaVu Sans"),
+        ("#history=413&colour=voters", True, 1400, "DejaVu Sans"),
+        ("#history=413,416", False, 390, "Noto Sans"),
+        ("docs", True, 1400, "Noto Sans"),
     ):
-        on_a_screen(page.driver, 1400, dark)
+        on_a_screen(page.driver, width, dark)
         page.open(address)
+        page.run(f"{font} document.adoptedStyleSheets.push(style)", family)
+        assert page.run("return document.documentElement.scrollWidth") <= width
         page.run("for (const each of document.querySelectorAll('details')) each.open = true")
         assert violations(page, script) == [], address

@@ -67,7 +67,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
 
 
 def test_a_run_that_is_not_finished_says_so(concf: CLI, stopped: Path, data: Path) -> None:
-    for way in (load_run, Recommender.load, lambda folder: Loader()(folder, 1)):
+    for way in (load_run, Recommender.load, lambda folder: Loader()(folder)):
         with pytest.warns(ConcfWarning, match="not finished; this is the best of its first 6 epochs") as notes:
             way(stopped)
         assert len([each for each in notes if each.category is ConcfWarning]) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Iterator
 from io import StringIO
 from pathlib import Path
@@ -14,28 +15,29 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from skipping import posix
-from small_service import ADMIN, SHOWN, Client, loaded, problem, run_folder
+from small_service import ADMIN, SHOWN, Client, LocalService, loaded, problem, run_folder
+from starlette.routing import Router
 
 from concf.service.app import POLICY, create_app
-from concf.service.http.middleware import Access
+from concf.service.front import Access
 from concf.service.limits import Limits
-from concf.service.loading import Loader, Service
+from concf.service.loading import Loader
 
 REFUSALS = ["400", "401", "404", "405", "409", "413", "422"]  # 413: lists longer than the document allows, too
 CONFIG = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}})
 APP = create_app(loaded(run_folder(), Limits(k=SHOWN)), Access(admin_token=ADMIN, hosts=("*",)))
 JSON = {"content-type": "application/json"}
 BODY = {"users": [1]}
-LIMITS = Limits(k=SHOWN, users=4, listed=40, history=5, histories=12, body=2000, in_flight=3, body_seconds=0.2)
+LIMITS = Limits(k=SHOWN, users=4, listed=40, history=5, histories=12, body=2000, body_seconds=0.2)
 
 
 @pytest.fixture(scope="module")
-def service() -> Service:
+def service() -> LocalService:
     return loaded(run_folder(), LIMITS)
 
 
 @pytest.fixture(scope="module")
-def client(service: Service) -> Iterator[Client]:
+def client(service: LocalService) -> Iterator[Client]:
     with Client(service, hosts=("recs.example.com", "*.inside")) as client:
         yield client
 
@@ -64,7 +66,12 @@ def test_a_wrong_question_is_answered_in_one_shape(client: Client) -> None:
     ('{"users": [1], "history": [1]}', 422, "bad_request", "body"),
     ('{"users": [1, true]}', 422, "bad_request", "body.users.1"),
     ('{"users": ["\\ud800"], "popular": true}', 400, "bad_request", "body"),
-    ('{"users": [1, 999]}', 404, "unknown_user", "body.users.1"),
+    ('{"history": [[], []]}', 422, "bad_request", "body.history.0"),
+    ('{"users": [1], "where": "a ~ \'e(.{3}){40}q\'"}', 422, "bad_request", "body.where"),
+    ('{"users": [1], "where": "a rlike \'x\'"}', 422, "bad_request", "body.where"),
+    (json.dumps({"users": [1], "where": " or ".join(["a = 1"] * 20)}), 422, "bad_request", "body.where"),
+    (json.dumps({"users": [1]} | {str(n): 0 for n in range(40)}), 422, "bad_request", "body"),
+    (json.dumps({"history": [1] * 300}), 413, "too_large", "body"),
     ('{"users": [1, 1, 1, 1], "k": 11}', 413, "too_large", "body.users"),
     ('{"users": [1], "exclude": {"1": [999]}, "unknown_items": "error"}', 404, "unknown_item", "body.exclude.1.0"),
     ('{"history": [1, 2, 3, 4, 5, 6]}', 413, "too_large", "body.history"),
@@ -122,15 +129,7 @@ def test_a_large_body_is_not_read_to_its_end_nor_a_slow_one_waited_for(client: C
     assert problem(client("POST", "/recommend", content=slow(), headers=JSON)) == (408, "too_slow")
 
 
-def test_more_requests_than_may_be_at_a_time_are_sent_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.routes.IN_LOOP", 0)  # so that they wait for a thread
-    answers = client.together(["/recommend/1?by=bpr"] * 9)
-    assert [answer.status_code for answer in answers].count(200) == LIMITS.in_flight
-    assert (problem(answers[-1]), answers[-1].headers["retry-after"]) == ((503, "busy"), "1")
-    assert client.get("/recommend/1").status_code == 200
-
-
-def test_with_a_token_only_who_shows_it_is_answered(service: Service) -> None:
+def test_with_a_token_only_who_shows_it_is_answered(service: LocalService) -> None:
     with Client(service, token="s3cret") as client:
         for header in ("", "s3cret", "Bearer", "Bearer S3cret", "Bearer s3cre", "Basic s3cret", b"Bearer s3cret\xff"):
             for path in ("/recommend/1", "/recommend", "/similar/1", "/run", "/metrics", "/nothing"):
@@ -159,6 +158,8 @@ def test_a_name_that_is_not_the_services_own_is_refused(client: Client) -> None:
 @pytest.mark.parametrize(("headers", "status"), [
     ({}, 200),
     ({"origin": "https://localhost"}, 200),  # a proxy may speak TLS
+    ({"origin": "https://recs.example.com"}, 200),
+    ({"origin": "http://localhost:9999"}, 403),
     ({"origin": "http://localhost", "sec-fetch-site": "same-origin"}, 200),
     ({"origin": "http://evil.example"}, 403),
     ({"origin": "null"}, 403),
@@ -171,10 +172,76 @@ def test_what_a_foreign_page_sends_is_refused(client: Client, headers: dict[str,
         answer = client.post(path, body, headers=headers | admin)
         assert answer.status_code == status
         assert status == 200 or problem(answer) == (403, "foreign_origin")
-    assert client.get("/recommend/1", headers=headers).status_code == 200  # which the page cannot read
+    assert client.get("/recommend/1", headers=headers).status_code == status
 
 
-def test_only_the_admin_may_reload(service: Service) -> None:
+def test_a_foreign_page_may_only_link_to_the_pages(client: Client) -> None:
+    for path, dest, status in (
+        ("/", "document", 200), ("/docs", "document", 200), ("/recommend/1", "document", 403), ("/", "iframe", 403),
+        ("/recommend/1", "object", 403), ("/recommend/999", "object", 403), ("/explorer/dom.js", "script", 403),
+    ):  # fmt: skip
+        answer = client.get(path, headers={"sec-fetch-site": "cross-site", "sec-fetch-dest": dest})
+        assert answer.status_code == status
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert client.get("/recommend/1").headers["x-run-id"] == client.service.run_id != ""
+    twice = [("host", "localhost"), ("host", "localhost")]
+    assert problem(client.get("/recommend/1", headers=twice)) == (400, "bad_host")
+
+
+def test_an_expensive_request_is_refused_with_the_limit() -> None:
+    limits = Limits(k=SHOWN, cost=1_000_000)
+    with Client(loaded(run_folder(), limits)) as client:
+        assert client.post("/recommend", {"users": [1] * 100}).status_code == 200
+        for costly in ({"users": [1] * 300, "diversity": 1, "k": 12}, {"histories": {str(n): [1] for n in range(300)}}):
+            answer = client.post("/recommend", costly)
+            assert (problem(answer), "at most 1,000,000" in answer.json()["detail"]) == ((422, "too_costly"), True)
+
+
+def test_an_unknown_user_of_a_batch_is_that_users_error(client: Client) -> None:
+    both = client.post("/recommend", {"users": [1, 999, 2], "k": 3}).json()
+    one, stranger, two = both["lists"]
+    assert (stranger["items"], "no user is called 999" in stranger["error"]) == ([], True)
+    assert [one, two] == client.post("/recommend", {"users": [1, 2], "k": 3}).json()["lists"]
+    assert one["error"] is None
+    assert "1 of the users" in both["note"]
+
+
+def test_requests_are_traced_only_if_the_environment_says_where_to(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    assert isinstance(create_app(service).app, Router)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "test")
+    assert not isinstance(create_app(service).app, Router)
+    with Client(service) as client:
+        assert client.get("/recommend/1").status_code == 200
+        assert problem(client.get("/recommend/x")) == (404, "unknown_user")
+        assert problem(client.get("/recommend/1", headers={"host": "[a"})) == (400, "bad_host")
+
+
+def test_an_answer_names_the_run_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = loaded(run_folder())
+    first, usual = service.run_id, service.pool.ask
+
+    async def slowly(job: bytes, cost: float) -> Any:
+        await service.reload(run_folder(seed=1))
+        return await usual(job, cost)
+
+    monkeypatch.setattr(service.pool, "ask", slowly)
+    with Client(service) as client:
+        one, two = (client.get("/recommend/1?by=bpr") for _ in range(2))
+        assert [each.headers["x-run-id"] for each in (one, two)] == [first, service.run_id]
+        assert one.json() != two.json()
+
+
+def test_queries_are_short(client: Client) -> None:
+    for query in (f"k={'9' * 2000}", "&".join(f"f{n}=1" for n in range(99)), f"k=1&by={'x' * 20_000}"):
+        assert problem(client.get(f"/recommend/1?{query}")) == (422, "bad_request")
+
+
+def test_only_the_admin_may_reload(service: LocalService) -> None:
     version = service.version
     with Client(service, token="s3cret") as client:
         for header in ("", "Bearer s3cret", f"Basic {ADMIN}", f"Bearer {ADMIN}x"):
@@ -207,19 +274,19 @@ def test_runs_are_named_only_below_the_root(tmp_path: Path) -> None:
 
 
 def test_alive_before_it_is_ready() -> None:
-    service = Service(Loader(), run_folder())
+    service = LocalService(Loader(), run_folder())
     with Client(service) as client:
         for path in ("/ready", "/recommend/1", "/run", "/similar/1", "/users", "/explore/1"):
             assert problem(client.get(path)) == (503, "not_ready")
         assert client.get("/health").json() == {"status": "alive"}
-        service.reload()
+        service.load()
         assert client.get("/ready").json() == {"status": "ready", "run": run_folder().name}
         service.closing = True
         assert problem(client.get("/ready")) == (503, "not_ready")
         assert client.get("/recommend/1").status_code == 200  # who still comes is answered
 
 
-def test_metrics_count_by_route_method_and_status(service: Service) -> None:
+def test_metrics_count_by_route_method_and_status(service: LocalService) -> None:
     async def leaves() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
@@ -247,7 +314,7 @@ def test_metrics_count_by_route_method_and_status(service: Service) -> None:
     assert not [name for name in counts if "VERB" in name or "nothing" in name]
 
 
-def test_the_access_log_is_json_lines_with_the_id_of_each_request(service: Service) -> None:
+def test_the_access_log_is_json_lines_with_the_id_of_each_request(service: LocalService) -> None:
     written, logger = StringIO(), logging.Logger("test", logging.INFO)
     logger.addHandler(logging.StreamHandler(written))
     with Client(service) as client:

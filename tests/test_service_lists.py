@@ -86,21 +86,13 @@ def test_every_user_gets_what_the_library_recommends(client: Client, model: Reco
     assert usual == client.get(f"/recommend/{segment(user)}?k=10&by=consensus&popular=true").json()
 
 
-@pytest.mark.parametrize("in_loop", [0, 10**9])
-def test_requests_of_one_moment_get_each_its_own(
-    client: Client, model: Recommender, monkeypatch: Any, in_loop: int
-) -> None:
-    monkeypatch.setattr("concf.service.routes.IN_LOOP", in_loop)
-    client.service.model.kept.clear()
-    requests = [(user, 1 + place % 9, by) for by in ("bpr", "cml") for place, user in enumerate(everyone(model)[::2])]
-    answers = client.together([f"/recommend/{segment(user)}?k={k}&by={by}" for user, k, by in requests])
-    for (user, k, by), answer in zip(requests, answers, strict=True):
-        assert answer.json()["user"] == user
-        assert_same(answer.json()["items"], expected(model, user, k, by))
-    client.service.model.kept.clear()
-    monkeypatch.setattr(model, "short", lambda *_: 1 / 0)
-    failed = client.together([f"/recommend/{segment(user)}?by=bpr" for user in everyone(model)[:9]])
-    assert {problem(answer) for answer in failed} == {(500, "internal")}
+def test_what_is_not_stored_yet_is_computed(client: Client, model: Recommender) -> None:
+    stored = client.service.pool.stored
+    stored.kept.clear()
+    stored.filled, before = 3, stored.filled
+    for user in everyone(model)[::5]:
+        assert_same(client.get(f"/recommend/{segment(user)}").json()["items"], expected(model, user, 10))
+    stored.filled = before
 
 
 def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recommender) -> None:
@@ -204,7 +196,6 @@ def test_no_figure_that_json_lacks_is_ever_sent(client: Client, model: Recommend
     user[0] = 3e38
     monkeypatch.setitem(model.ranker._cache, ("factors", "bpr"), Factors(user, huge.item * 10 + 100, huge.bias))
     first = everyone(model)[0]
-    client.service.model.kept.clear()
     for way in ("", "&viewed=true"):
         assert client.get(f"/recommend/{segment(first)}?by=bpr{way}").json()["items"] == []
     assert client.post("/recommend", {"users": [first], "by": "bpr"}).json()["lists"][0]["items"] == []

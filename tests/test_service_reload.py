@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import shutil
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from small_service import Client, loaded, problem, run_folder
+from small_service import Client, LocalPool, LocalService, loaded, problem, run_folder
 
 from concf.inference.titles import Catalogue
 from concf.models import load_run
 from concf.runs.checkpoint import CHECKPOINT, RUN, RunFolder
-from concf.service.loading import Loader, Served, Service, shortened
+from concf.service.loading import Loader, shortened
 
 
 @pytest.fixture
@@ -41,7 +40,8 @@ def test_another_run_takes_the_place(client: Client, home: Path) -> None:
     before, old, other = lists(client), weakref.ref(client.service.model), run_folder(seed=1)
     for path in ("/recommend/1?by=bpr", "/users?q=1", "/items?q=1", "/explore/1"):
         assert client.get(path).status_code == 200
-    assert client.reload({"run": str(other)}).json() == {"run": other.name, "version": 2}
+    answer = client.reload({"run": str(other)}).json()
+    assert answer == {"run": other.name, "id": client.service.run_id, "version": 2}
     wanted = loaded(other).model.recommender.recommend(1, frame="polars")
     assert [each["item"] for each in lists(client)] == wanted["item_id"].to_list()
     assert lists(client) != before
@@ -50,7 +50,7 @@ def test_another_run_takes_the_place(client: Client, home: Path) -> None:
     gc.collect()
     assert old() is None  # the run before is not kept
     assert problem(client.reload({"run": str(home / "none")})) == (409, "refused_run")
-    assert client.reload({}).json() == {"run": other.name, "version": 3}  # without a name, the one that is served
+    assert client.reload({}).json() == answer | {"version": 3}  # without a name, the one that is served
 
 
 def changed(home: Path, change: Any) -> None:
@@ -85,49 +85,32 @@ def test_a_run_that_cannot_be_served_is_refused_and_the_old_one_stays(client: Cl
     assert client.service.version == 1
 
 
-def test_a_request_under_way_stays_with_the_run_it_began_with(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.routes.IN_LOOP", 0)
-    old = client.get("/recommend/1?by=bpr").json()["items"]
-    model = client.service.model.recommender
-    ask, service = model.short, client.service
+def test_reloads_that_wait_for_one_folder_become_one_and_each_answers_with_its_own() -> None:
+    folders, go = list[Path](), asyncio.Event()
 
-    def slowly(*words: Any) -> Any:
-        service.reload(run_folder(seed=1))
-        return ask(*words)
+    class Slow(LocalPool):
+        async def start(self) -> None:
+            await go.wait()
+            folders.append(self.folder)
+            await super().start()
 
-    service.model.kept.clear()
-    monkeypatch.setattr(model, "short", slowly)
-    assert client.get("/recommend/1?by=bpr").json()["items"] == old
-    assert service.version == 2
-    assert client.get("/recommend/1?by=bpr").json()["items"] != old
-
-
-def test_reloads_that_wait_become_one() -> None:
-    folders, go = list[Path](), threading.Event()
-
-    def load(folder: Path, version: int) -> Served:
-        if version > 1:
-            go.wait(30)
-        folders.append(folder)
-        return Loader()(folder, version)
-
-    service = Service(load, run_folder(), root=Path("/"))
-    service.reload()
+    service = LocalService(Loader(), run_folder(seed=0), make=Slow)
 
     async def many() -> list[Any]:
-        tasks = [asyncio.create_task(service.reload_soon())]
+        tasks = [asyncio.create_task(service.reload())]
         await asyncio.sleep(0.05)  # it is being loaded
-        tasks += [asyncio.create_task(service.reload_soon(run_folder(seed=seed))) for seed in [0] * 99 + [1] * 15]
+        tasks += [asyncio.create_task(service.reload(run_folder(seed=seed))) for seed in [0] * 9 + [1] * 5]
         await asyncio.sleep(0.05)
-        for each in tasks[50:60]:  # who has left is not waited for
-            each.cancel()
+        tasks[3].cancel()  # who has left is not waited for
         go.set()
-        return list(await asyncio.gather(*tasks[:50], *tasks[60:]))
+        return list(await asyncio.gather(*tasks, return_exceptions=True))
 
     first, *rest = asyncio.run(many())
-    assert first["version"] == 2
-    assert {(each["version"], each["run"]) for each in rest} == {(3, run_folder(seed=1).name)}  # that was named last
-    assert folders == [run_folder(), run_folder(), run_folder(seed=1)]
+    assert isinstance(rest.pop(2), asyncio.CancelledError)
+    assert first["version"] == 1
+    names = [(each["version"], each["run"]) for each in rest]
+    assert names == [(2, run_folder(seed=0).name)] * 8 + [(3, run_folder(seed=1).name)] * 5
+    assert folders == [run_folder(seed=seed) for seed in (0, 0, 1)]
 
 
 def test_text_spells_an_id_as_the_log_has_them() -> None:

@@ -1,22 +1,19 @@
-"""Load and check the run that is served, and replace it by another without losing a request."""
+"""Load and check the run that a process serves."""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import logging
 import re
-import threading
-import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import anyio
-import anyio.to_thread
 import torch
-import typer
+from safetensors import safe_open
 
 from concf.consensus.consensus import CONSENSUS
 from concf.data.ids import Ids
@@ -25,13 +22,33 @@ from concf.inference.lookup import kind_in_words, position_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
 from concf.models import load_run
-from concf.service.limits import Limits
+from concf.runs.checkpoint import CHECKPOINT
+from concf.runtime.files import FIELD
 from concf.service.problems import Problem
-from concf.service.schemas import Id, Reloaded
+from concf.service.schemas import Id
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one spelling for each: 05 is none
 LONGEST = 200  # characters of an id in a message
-KEPT_LISTS, KEPT_BYTES = 1 << 13, 1 << 12  # of a run: how many, how long at most
+LOG = logging.getLogger("concf.service")
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as a line of JSON; `extra={"fields": {...}}` adds fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
+        line |= {"logger": record.name, "message": record.getMessage(), **getattr(record, "fields", {})}
+        return json.dumps(line | ({"traceback": self.formatException(record.exc_info)} if record.exc_info else {}))
+
+
+def log_as_json() -> None:
+    """Write the logs and warnings of all libraries to standard error as lines of JSON."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("concf").setLevel(logging.INFO)
+    logging.captureWarnings(True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,46 +57,37 @@ class Served:
 
     titles:  item id -> title, of some or none of the items
     attributes: of the items, from the same file
-    version: 1 for the first run of the process, one more for each that replaced it
+    run_id:  the beginning of its checkpoint's SHA-256
     cache:   objects that depend on this run, such as its explorer
-    kept:    (user, by, k) -> list as JSON, a cache of the newest requests
     """
 
     recommender: Recommender
     folder: Path
     titles: Mapping[Id, str] = field(default_factory=dict)
-    version: int = 1
     attributes: Catalogue | None = None
+    run_id: str = ""
     cache: dict[str, Any] = field(default_factory=dict)
-    kept: dict[tuple[Id, str, int], bytes] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The name of the run's folder."""
         return self.folder.resolve().name
 
-    def keep(self, key: tuple[Id, str, int], answer: bytes) -> None:
-        """Cache a list of usual size; evict the oldest if the cache is full."""
-        if len(answer) <= KEPT_BYTES:
-            if len(self.kept) >= KEPT_LISTS:
-                del self.kept[next(iter(self.kept))]
-            self.kept[key] = answer
-
     def user(self, text: str) -> Id:
         """Parse a user id: an integer in a log of integers, if the text is one."""
-        return _spelt(self.recommender.user_ids, text)
+        return spelt(self.recommender.user_ids, text)
 
     def item(self, text: str) -> Id:
         """Parse an item id."""
-        return _spelt(self.recommender.item_ids, text)
+        return spelt(self.recommender.item_ids, text)
 
     def user_index(self, user: Id, where: str) -> int:
         """Return the index of a user; an unknown one is an error."""
-        return _index("user", self.recommender.user_ids, user, where)
+        return known_index("user", self.recommender.user_ids, user, where)
 
     def item_index(self, item: Id, where: str) -> int:
         """Return the index of an item; an unknown one is an error."""
-        return _index("item", self.recommender.item_ids, item, where)
+        return known_index("item", self.recommender.item_ids, item, where)
 
     def by(self, name: str | None, where: str) -> str:
         """Check the name of a head or consensus; None: the default."""
@@ -90,16 +98,22 @@ class Served:
         return _known(name, self.recommender.run.best_head(), self.recommender.ranker.heads, where)
 
 
-def _spelt(ids: Ids, text: str) -> int | str:
+def spelt(ids: Ids, text: str) -> int | str:
+    """Parse an id of a path as the log has it."""
     return int(text) if ids.are_integers and INTEGER.fullmatch(text) else text
 
 
-def _index(role: Literal["user", "item"], ids: Ids, wanted: int | str, where: str) -> int:
+def known_index(role: Literal["user", "item"], ids: Ids, wanted: int | str, where: str) -> int:
+    """Return the index of an id; an unknown one is a 404."""
     index = position_of(ids, wanted)
     if index < 0:
-        message = f"no {role} is called {shortened(wanted)} in the prepared log (its ids are {kind_in_words(ids)})"
-        raise Problem(404, "unknown_user" if role == "user" else "unknown_item", message, where)
+        raise Problem(404, "unknown_user" if role == "user" else "unknown_item", unknown(role, ids, wanted), where)
     return index
+
+
+def unknown(role: Literal["user", "item"], ids: Ids, wanted: int | str) -> str:
+    """Say that an id is unknown."""
+    return f"no {role} is called {shortened(wanted)} in the prepared log (its ids are {kind_in_words(ids)})"
 
 
 def _known(name: str | None, default: str, names: list[str], where: str) -> str:
@@ -117,141 +131,71 @@ def shortened(name: int | str) -> str:
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
 
-class Service:
-    """Holds the run that is served.
-
-    load: (folder, version) -> the run in a folder, ready; raises a ConcfError that says why it cannot be served
-    root: the folder below which a reload over HTTP may name runs; without one it names none
-    version, loaded: of the run, and when it was loaded, in seconds since 1970; 0 before the first
-    """
-
-    def __init__(
-        self, load: Callable[[Path, int], Served], folder: Path, limits: Limits | None = None, root: Path | None = None,
-        compared: Path | None = None,
-    ) -> None:  # fmt: skip
-        self.load, self.folder, self.limits, self.root = load, folder, limits or Limits(), root
-        self.compared = compared
-        self._compared: Served | None = None
-        self.version, self.loaded, self.closing = 0, 0.0, False
-        self._loading = threading.Lock()
-        self._model: Served | None = None
-        self.when_reloaded: Callable[[Path], None] | None = None  # for other workers
-        self._turn, self._asked, self._answered = asyncio.Lock(), 0, 0  # reloads, and how many the last load answers
-        self._wanted: Path | None = None  # the folder of the last one
-        self._outcome: Reloaded | Problem | None = None
-
-    @property
-    def model(self) -> Served:
-        """The run that is served now. A request reads this once and keeps that run to its end."""
-        if self._model is None:
-            raise Problem(503, "not_ready", "the run is being loaded; try again in a moment")
-        return self._model
-
-    def compared_model(self) -> Served:
-        """Return the run of --compare, which is loaded when it is first needed."""
-        folder = self.compared
-        if folder is None:
-            raise Problem(404, "not_found", "this service compares no runs; start it with --compare RUN", "compared")
-        with self._loading:
-            try:
-                self._compared = self._compared or self.load(folder, 0)
-            except ConcfError as error:
-                raise Problem(409, "refused_run", str(error), str(folder)) from error
-            return self._compared
-
-    def reload(self, folder: Path | None = None) -> Served:
-        """Serve the run in another folder, or in the same one again; a run that cannot be served is refused.
-
-        One reload at a time, in the caller's thread. The old run answers until the new one is ready.
-        """
-        with self._loading:
-            source = folder or self.folder
-            try:
-                fresh = self.load(source, self.version + 1)
-            except Exception as error:  # whatever is wrong with the new run, the old one stays
-                reason = str(error) if isinstance(error, ConcfError) else f"{type(error).__name__}: {error}"
-                raise Problem(409, "refused_run", reason, str(source)) from error
-            self._model, self.folder, self.version, self.loaded = fresh, source, fresh.version, time.time()
-            return fresh
-
-    async def reload_soon(self, folder: Path | None = None, is_own: bool = True) -> Reloaded:
-        """Reload in a thread. Requests that arrive during a load share the next one, of the folder named last."""
-        if folder is not None:
-            try:  # it must be below the root, wherever links lead
-                allowed = self.root is not None and folder.resolve().is_relative_to(self.root.resolve())
-            except (OSError, ValueError):  # not a valid path
-                allowed = False
-            if not allowed:
-                reason = (
-                    "this service was started without --run-root" if self.root is None else f"not below {self.root}"
-                )
-                raise Problem(409, "refused_run", f"{shortened(str(folder))}: {reason}", "body.run")
-        self._asked, self._wanted = self._asked + 1, folder
-        request = self._asked
-        async with self._turn:
-            if self._answered < request:
-                if self.closing:
-                    raise Problem(503, "not_ready", "the service is shutting down")
-                self._answered = self._asked
-                load = partial(self.reload_and_say, self._wanted, is_own)
-                await anyio.to_thread.run_sync(load, limiter=anyio.CapacityLimiter(1))
-            outcome = self._outcome
-        if isinstance(outcome, Problem):
-            raise outcome
-        assert outcome is not None
-        return outcome
-
-    def reload_and_say(self, folder: Path | None, is_own: bool = False) -> None:
-        """Reload, and print the outcome. is_own: whether other workers should reload too"""
-        try:
-            served = self.reload(folder)
-        except Problem as problem:
-            self._outcome = problem
-            typer.echo(f"concf: reload refused, still serving the old run: {problem}", err=True)
-        else:
-            self._outcome = {"run": served.name, "version": served.version}
-            typer.echo(f"concf: serving {served.folder}, version {served.version}", err=True)
-            if is_own and self.when_reloaded is not None:
-                self.when_reloaded(served.folder)
-
-
 @dataclass(frozen=True)
 class Loader:
     """Loads runs. data: the run's data set, if it has moved; catalogue: a file of titles and attributes
 
     new_items: whether items of the catalogue that the log does not have are recommended
+    compared: the folder of a run that the explorer shows beside the served one
+    limits: of k and of a history, for the explorer; rules: a file, see `standing.Standing`
     """
 
     data: Path | None = None
     catalogue: Catalogue | None = None
     new_items: bool = False
+    compared: Path | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+    rules: Path | None = None
 
-    def __call__(self, folder: Path, version: int) -> Served:
+    def to_json(self, folder: Path) -> bytes:
+        """Return what `from_json` reads in another process. folder: of the run to load"""
+        names = ("path", "item", "title", "image", "image_sources")
+        catalogue = self.catalogue and {name: getattr(self.catalogue, name) for name in names}
+        return json.dumps(vars(self) | {"folder": folder, "catalogue": catalogue}, default=str).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> tuple[Loader, Path]:
+        """Return a loader and the folder to load."""
+        about = json.loads(text)
+        about |= {name: about[name] and Path(about[name]) for name in ("folder", "data", "compared", "rules")}
+        if about["catalogue"]:
+            about["catalogue"] = Catalogue(Path(about["catalogue"].pop("path")), **about["catalogue"])
+        return cls(**{name: value for name, value in about.items() if name != "folder"}), about["folder"]
+
+    def __call__(self, folder: Path) -> Served:
         """The run in a folder, ready."""
+        try:
+            return self._load(folder)
+        except (ConcfError, OSError):
+            raise
+        except Exception as error:  # of damaged files
+            raise DataError(f"{folder}: cannot be read ({type(error).__name__}: {error})") from error
+
+    def _load(self, folder: Path) -> Served:
         run = load_run(folder, self.data)
-        for (
-            best
-        ) in run.best.values():  # copy what is read from the file when used: an overwritten file ends the process
+        for best in run.best.values():  # copy what is mapped: a file that is overwritten would end the process
             best.state = {name: tensor.clone() for name, tensor in best.state.items()}
             best.votes = {name: tensor.clone() for name, tensor in best.votes.items()}
             best.lists = None if best.lists is None else best.lists.clone()
+        with safe_open(folder / CHECKPOINT, "pt") as checkpoint:
+            run_id = checkpoint.metadata()[FIELD][:16]
         recommender = Recommender(run, frame="arrays")
         if self.new_items:
             recommender.add_items(self.catalogue)
         _prepare(recommender)
         if self.catalogue is None:
-            return Served(recommender, folder, version=version)
+            return Served(recommender, folder, run_id=run_id)
         self.catalogue.roles()  # refuses columns that are not there
         titles, note = self.catalogue.read(recommender.item_ids)
-        typer.echo(f"note: {note}", err=True)
+        LOG.info(note)
         attributes = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConcfWarning)  # the note about titles has the counts
                 attributes = self.catalogue.joined_to(recommender.item_ids)
         except DataError as error:  # rows that contradict each other
-            typer.echo(f"note: rules on attributes are off: {error}", err=True)
-        return Served(recommender, folder, titles, version, attributes)
+            LOG.warning("rules on attributes are off: %s", error)
+        return Served(recommender, folder, titles, attributes, run_id)
 
 
 def _prepare(recommender: Recommender) -> None:

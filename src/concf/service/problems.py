@@ -9,15 +9,14 @@ from typing import Literal
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from concf.errors import ConcfError
 
 Kind = Literal[
     "unknown_user", "unknown_item", "unknown_head", "bad_request", "bad_host", "foreign_origin", "too_large",
-    "too_slow", "unauthorised", "not_ready", "busy", "deadline", "not_found", "method_not_allowed", "refused_run",
-    "refused_rule", "internal",
+    "too_costly", "too_slow", "unauthorised", "not_ready", "busy", "deadline", "not_found", "method_not_allowed",
+    "refused_run", "refused_rule", "internal",
 ]  # fmt: skip
 MEDIA_TYPE = "application/problem+json"
 FORMS = ("UsersRequest", "HistoryRequest", "HistoriesRequest")  # of POST /recommend; callers do not name them
@@ -32,30 +31,32 @@ class Problem(ConcfError):
         super().__init__(message)
         self.status, self.kind, self.message, self.where, self.headers = status, kind, message, where, headers
 
-    def response(self) -> Response:
-        """The response to send."""
+    def body(self) -> bytes:
+        """The body of the response."""
         title = HTTPStatus(self.status).phrase
         body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.message,
                 "kind": self.kind, "where": self.where}  # fmt: skip
-        return Response(json.dumps(body), self.status, self.headers, MEDIA_TYPE)  # ASCII: the text may be anything
+        return json.dumps(body).encode()  # ASCII: the text may be anything
+
+    def response(self) -> Response:
+        """The response to send."""
+        return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
 
 
-async def respond(_request: Request, error: Exception) -> Response:
-    """The response to any exception of the application."""
+def as_problem(error: Exception) -> Problem:
+    """The problem that any exception of the application is answered with."""
     match error:
         case Problem():
-            problem = error
+            return error
         case ConcfError():
-            problem = Problem(400, "bad_request", str(error))
+            return Problem(400, "bad_request", str(error))
         case HTTPException(status_code=404):
-            problem = Problem(404, "not_found", "no such route; /openapi.json lists all of them")
+            return Problem(404, "not_found", "no such route; /openapi.json lists all of them")
         case HTTPException(status_code=405):
-            problem = Problem(405, "method_not_allowed", str(error.detail), headers=error.headers)
+            return Problem(405, "method_not_allowed", str(error.detail), headers=error.headers)
         case HTTPException():
-            problem = Problem(error.status_code, "bad_request", str(error.detail), headers=error.headers)
-        case _:
-            problem = Problem(500, "internal", f"{type(error).__name__}: this is a fault of the service")
-    return problem.response()
+            return Problem(error.status_code, "bad_request", str(error.detail), headers=error.headers)
+    return Problem(500, "internal", f"{type(error).__name__}: this is a fault of the service")
 
 
 def invalid(error: ValidationError, part: Literal["query", "body"]) -> Problem:

@@ -1,147 +1,171 @@
-"""Routes of the API: lists, similar items and explanations; health, metrics and reloads."""
+"""Routes whose answers a worker computes: lists, similar items and explanations."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.responses import Response
+from pydantic import TypeAdapter
 
-from concf.inference.lookup import Short, position_of
+from concf.inference.lookup import position_of
+from concf.inference.rules import POOL
 from concf.service import answers, schemas
-from concf.service.http.endpoints import Endpoint, Endpoints, Parts, Threads
-from concf.service.http.middleware import RELOAD, Access, Metrics
-from concf.service.loading import Served, Service
+from concf.service.loading import Loader, Served
 from concf.service.problems import Problem
+from concf.service.standing import ServedRules, Standing
 
-MOST = 16  # requests that share a product
-IN_LOOP = 1 << 26  # multiplications that the event loop does itself, a few milliseconds; more go to a thread
-Waiting = tuple[int, int, asyncio.Future[Short]]  # the index of a user, k, the list to come
+Parts = dict[str, str]  # of a path
+MANY = 1 << 20  # items, of which a standing rule may leave only some
 
 
-class Batcher:
-    """Answers requests that wait for the same head together: a product costs little more than reading the items.
+class Size(NamedTuple):
+    """Size of a run: numbers of users, items and voters."""
 
-    No request waits for others to arrive: those present when the first is about to be answered share its product.
+    users: int
+    items: int
+    voters: int
+
+
+class Home:
+    """The run of a worker, the one that it is compared with, and the standing rule."""
+
+    def __init__(self, served: Served, loader: Loader) -> None:
+        self.served, self.loader, self.standing = served, loader, Standing(loader.rules, served)
+        self._compared: Served | None = None
+
+    def run(self, compared: bool = False) -> Served:
+        """Return the served run, or that of --compare, which is loaded when it is first needed."""
+        if not compared:
+            return self.served
+        if self.loader.compared is None:
+            raise Problem(404, "not_found", "this service compares no runs; start it with --compare RUN", "compared")
+        if self._compared is None:
+            self._compared = self.loader(self.loader.compared)
+        return self._compared
+
+
+Work = Callable[[Home, Parts, Any], object]
+Cost = Callable[[Size, Any], float]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route.
+
+    request: the form of the query (GET) or the body (POST); answer: that of the answer, None if it is not JSON
+    work: (run, parts of the path, checked query or body) -> bytes of JSON or a value for JSON; None: the front answers
+    cost: (size of the run, request) -> estimated number of scores to compute
     """
 
-    def __init__(self, threads: Threads) -> None:
-        self.threads = threads
-        self._waiting: dict[tuple[Served, str], list[Waiting]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+    method: Literal["GET", "POST"]
+    path: str
+    request: TypeAdapter[Any]
+    answer: Any
+    summary: str
+    tag: str
+    work: Work | None = None
+    cost: Cost = lambda _size, _request: 0.0
 
-    async def short(self, served: Served, user: int, k: int, by: str) -> Short:
-        """The items of a user and their scores: a consensus is looked up, a head's list computed."""
-        if by not in served.recommender.ranker.heads:
-            return served.recommender.short(np.array([user]), [k], by)[0]
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Short] = loop.create_future()
-        group = self._waiting.setdefault((served, by), [])
-        group.append((user, k, answer))
-        if len(group) == 1:
-            loop.call_soon(self._start, served, by)
-        return await answer
+    @property
+    def template(self) -> str:
+        """The path as documents and metrics have it."""
+        return self.path.replace(":id}", "}")
 
-    def _start(self, served: Served, by: str) -> None:
-        group = self._waiting.pop((served, by))
-        for begin in range(0, len(group), MOST):
-            task = asyncio.create_task(self._answer(served, by, group[begin : begin + MOST]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, served: Served, by: str, group: Sequence[Waiting]) -> None:
-        users, ks, answers = zip(*group, strict=True)
-        compute = partial(served.recommender.short, np.array(users), ks, by)
-        size = len(group) * served.recommender.ranker.factors(by).item.numel()
-        try:
-            lists = compute() if size <= IN_LOOP else await self.threads.run(compute)
-        except Exception as error:
-            for answer in answers:
-                if not answer.done():
-                    answer.set_exception(error)
-            return
-        for answer, short in zip(answers, lists, strict=True):
-            if not answer.done():
-                answer.set_result(short)
+    @property
+    def name(self) -> str:
+        """The method and the template."""
+        return f"{self.method} {self.template}"
 
 
-def recommending(service: Service, threads: Threads) -> list[Endpoint]:
-    """Return the routes of lists, similar items and explanations."""
-    routes, batcher = Endpoints("recommend", threads), Batcher(threads)
+class Routes(list[Route]):
+    """The routes of one subject."""
 
-    @routes("GET", "/recommend/{user:id}", schemas.ListQuery, schemas.UserList, "The list of a user of the log")
-    async def one(path: Parts, query: schemas.ListQuery) -> bytes:
-        service.limits.check("k", query.k, "query.k")
-        served = service.model
-        by, user = served.by(query.by, "query.by"), served.user(path["user"])
-        key = (user, by, query.k)
-        if not query.viewed and key in served.kept:
-            return served.kept[key]
-        if query.popular and position_of(served.recommender.user_ids, user) < 0:
-            return await threads.run(partial(answers.popular_list, served, user, query.k))
-        index, note = served.user_index(user, "path.user"), None
-        if query.viewed:
-            compute = partial(served.recommender.short, np.array([index]), [query.k], by, filter_viewed=False)
-            (short,) = await threads.run(compute)
-            note = None if by in served.recommender.ranker.heads else answers.WITH_VIEWED
-        else:
-            short = await batcher.short(served, index, query.k, by)
-        answer = answers.user_list(served, user, by, short, note)
-        if not query.viewed:
-            served.keep(key, answer)
-        return answer
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
 
-    @routes("POST", "/recommend", schemas.AnyListsRequest, schemas.Lists, "The lists of several users, or of new users")
-    def several(_path: Parts, request: Any) -> Iterator[bytes]:
-        yield from answers.lists(service.model, service.limits, request)
+    def __call__(
+        self, method: Literal["GET", "POST"], path: str, request: Any, answer: Any, summary: str,
+        cost: Cost = lambda _size, _request: 0.0,
+    ) -> Callable[[Work], Work]:  # fmt: skip
+        """Declare a route; see `Route`."""
 
-    @routes("GET", "/similar/{item:id}", schemas.SimilarQuery, schemas.SimilarItems, "The items nearest to one")
-    def similar(path: Parts, query: schemas.SimilarQuery) -> schemas.SimilarItems:
-        service.limits.check("k", query.k, "query.k")
-        served = service.model
-        name, item_id = served.head(query.head, "query.head"), served.item(path["item"])
-        served.item_index(item_id, "path.item")
-        ids, scores = served.recommender.similar_items(item_id, query.k, head=name, frame="arrays")
-        return {"item": item_id, "head": name, "items": answers.items_of(served, ids, scores)}
+        def add(work: Work) -> Work:
+            self.append(Route(method, path, TypeAdapter(request), answer, summary, self.tag, work, cost))
+            return work
 
-    @routes("GET", "/explain/{user:id}/{item:id}", schemas.NoQuery, schemas.Explanation, "Why an item is listed")
-    def explain(path: Parts, _query: schemas.NoQuery) -> dict[str, object]:
-        served = service.model
-        user_id, item_id = served.user(path["user"]), served.item(path["item"])
-        served.user_index(user_id, "path.user")
-        served.item_index(item_id, "path.item")
-        return served.recommender.explain(user_id, item_id) | {"title": served.titles.get(item_id)}
-
-    return routes.all
+        return add
 
 
-def operating(service: Service, threads: Threads, metrics: Metrics, access: Access) -> list[Endpoint]:
-    """Return the routes of health, readiness, metrics and reloads."""
-    routes = Endpoints("run", threads)
+routes = Routes("recommend")
 
-    @routes("GET", "/health", schemas.NoQuery, schemas.Status, "Whether the process is alive")
-    async def health(_path: Parts, _query: schemas.NoQuery) -> schemas.Status:
-        return {"status": "alive"}
 
-    @routes("GET", "/ready", schemas.NoQuery, schemas.Status, "Whether a run is served")
-    async def ready(_path: Parts, _query: schemas.NoQuery) -> schemas.Status:
-        if service.closing:
-            raise Problem(503, "not_ready", "the service is shutting down")
-        return {"status": "ready", "run": service.model.name}
+def _one_cost(size: Size, query: schemas.ListQuery) -> float:
+    return size.items * (size.voters if query.viewed else 1)
 
-    @routes("GET", "/metrics", schemas.NoQuery, None, "Metrics for Prometheus")
-    async def text(_path: Parts, _query: schemas.NoQuery) -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    if access.admin_token is not None:
+def several_cost(size: Size, request: Any) -> float:
+    """Estimate the cost of a batch: one score of a user and an item, about 10 nanoseconds, is 1.
 
-        @routes("POST", RELOAD, schemas.ReloadRequest, schemas.Reloaded, "Serve another run, or the same folder again")
-        async def reload(_path: Parts, request: schemas.ReloadRequest) -> schemas.Reloaded:
-            return await service.reload_soon(None if request.run is None else Path(request.run))
+    Voters rank all items anew for histories and allow lists. The other factors were measured.
+    """
+    chosen = bool(request.diversity or request.at_most or request.popularity_penalty)
+    rules = chosen * request.k * (2_000 + 5 * min(POOL * request.k, size.items)) + 4_000
+    fixed = 0.0 if request.where is None else size.items * schemas.terms(request.where)
+    if isinstance(request, schemas.UsersRequest):
+        anew = request.viewed or request.items is not None
+        return float(fixed + len(request.users) * (rules + size.items * (size.voters if anew else 1)))
+    histories = [request.history] if isinstance(request, schemas.HistoryRequest) else request.histories.values()
+    used = 400 * sum(map(len, histories))
+    return float(fixed + used + 500_000 + len(histories) * (rules + 20_000 + size.items * size.voters))
 
-    return routes.all
+
+@routes("GET", "/recommend/{user:id}", schemas.ListQuery, schemas.UserList, "The list of a user of the log", _one_cost)
+def one(home: Home, path: Parts, query: schemas.ListQuery) -> object:
+    """Return the list of one user."""
+    served = home.served
+    by, user = served.by(query.by, "query.by"), served.user(path["user"])
+    if query.popular and position_of(served.recommender.user_ids, user) < 0:
+        return answers.popular_list(served, user, query.k, home.standing.allowed())
+    users, allowed = np.array([served.user_index(user, "path.user")]), home.standing.allowed()
+    if allowed is None:
+        (short,) = served.recommender.short(users, [query.k], by, filter_viewed=not query.viewed)
+    else:
+        rules = ServedRules(filter_viewed=not query.viewed, allowed=allowed)
+        ((_, (short,)),) = served.recommender.blocks([user], query.k, None, {"by": by, "rules": rules})[1]
+    note = answers.WITH_VIEWED if query.viewed and by not in served.recommender.ranker.heads else None
+    return schemas.UserList(user=user, by=by, note=note, items=answers.short_items(served, short))
+
+
+@routes("POST", "/recommend", schemas.AnyListsRequest, schemas.Lists, "The lists of several users, or of new users",
+        several_cost)  # fmt: skip
+def several(home: Home, _path: Parts, request: Any) -> object:
+    """Return the lists of users or histories."""
+    return answers.lists(home.served, request, home.standing.allowed())
+
+
+@routes("GET", "/similar/{item:id}", schemas.SimilarQuery, schemas.SimilarItems, "The items nearest to one",
+        lambda size, _: size.items)  # fmt: skip
+def similar(home: Home, path: Parts, query: schemas.SimilarQuery) -> object:
+    """Return the nearest items."""
+    served = home.served
+    name, item = served.head(query.head, "query.head"), served.item(path["item"])
+    served.item_index(item, "path.item")
+    allowed = home.standing.allowed()
+    ids, scores = served.recommender.similar_items(
+        item, query.k if allowed is None else MANY, head=name, frame="arrays"
+    )
+    items = answers.items_of(served, ids, scores, allowed)[: query.k]
+    return schemas.SimilarItems(item=item, head=name, items=items)
+
+
+@routes("GET", "/explain/{user:id}/{item:id}", schemas.NoQuery, schemas.Explanation, "Why an item is listed",
+        lambda size, _: size.items * size.voters)  # fmt: skip
+def explain(home: Home, path: Parts, _query: schemas.NoQuery) -> object:
+    """Return the reasons of an item's rank."""
+    served = home.served
+    user, item = served.user(path["user"]), served.item(path["item"])
+    served.user_index(user, "path.user")
+    served.item_index(item, "path.item")
+    return served.recommender.explain(user, item) | {"title": served.titles.get(item)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, NotRequired
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -15,6 +17,7 @@ from pydantic import (
     StrictInt,
     StrictStr,
     Tag,
+    TypeAdapter,
     WithJsonSchema,
 )
 from typing_extensions import TypedDict
@@ -27,6 +30,7 @@ from concf.service.problems import FORMS, Kind
 
 K = 10  # items of a list, unless a request says otherwise
 REPORTED = 20  # unknown items that an answer names for each list
+TERMS = 32  # of a condition
 
 
 def _whole(number: object) -> object:
@@ -41,13 +45,36 @@ def _id(value: object) -> int | str:
     raise ValueError("expected an id: an integer or text")
 
 
+def _ids(values: object) -> list[int | str]:
+    """Check all ids of a list at once, since a history may have thousands."""
+    if isinstance(values, list) and set(map(type, values)) <= {int, str}:
+        return values
+    return ONE_BY_ONE.validate_python(values)
+
+
+def terms(where: str) -> int:
+    """Count the comparisons, listed values and wildcards of a condition."""
+    return len(re.findall(r"(?i)\b(?:and|or|not|like|ilike|between|when|\w+\()|[<>=!]+|[,%*/+]", where)) + 1
+
+
+def _condition(where: str) -> str:
+    plain = re.sub(r"""'[^']*'|"[^"]*\"""", " ", where)
+    if re.search(r"(?i)~|\b(?:rlike|regexp|similar)", plain):
+        raise ValueError("regular expressions are not allowed in requests; use like, starts_with or ends_with")
+    if (count := terms(where)) > TERMS:
+        raise ValueError(f"the condition has {count} terms, but at most {TERMS} are allowed; for long lists use items")
+    return where
+
+
 Text = StrictStr
 Whole = Annotated[StrictInt, BeforeValidator(_whole)]
 Count = Annotated[StrictInt, Field(ge=1), BeforeValidator(_whole)]
 Id = Annotated[  # as the log has it: 5 is not "5"
     int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
 ]
-Ids = Annotated[list[Id], Field(fail_fast=True)]  # of a mistake in each of very many, the first is enough
+ONE_BY_ONE = TypeAdapter(Annotated[list[Id], Field(fail_fast=True)])  # of many mistakes, the first is enough
+Ids = Annotated[list[int | str], PlainValidator(_ids), WithJsonSchema(ONE_BY_ONE.json_schema())]
+Where = Annotated[Text, Field(max_length=LONGEST), AfterValidator(_condition)]
 EVENT = {
     "type": "object", "required": ["item"], "additionalProperties": False, "properties": {
         "item": {"type": ["integer", "string"]}, "time": {"type": ["number", "string", "null"]},
@@ -96,12 +123,13 @@ class UserList(TypedDict):
 
 class OneOfSeveral(TypedDict):
     """The list of one of several users. user: null for a history without a name; unknown_items: those ignored in this
-    user's history and own lists, the first of them
+    user's history and own lists, the first of them; error: why there is no list, for a user who is not in the log
     """
 
     user: Id | None
     items: list[Item]
     unknown_items: UnknownIds
+    error: str | None
 
 
 class Lists(TypedDict):
@@ -139,9 +167,10 @@ class Status(TypedDict):
 
 
 class Reloaded(TypedDict):
-    """version: how many runs this process has served, including this one"""
+    """run: the name of its folder; id: of the run; version: how many runs the service has loaded, including this one"""
 
     run: str
+    id: str
     version: int
 
 
@@ -200,9 +229,7 @@ class ListsRequest(Request):
     items: ItemLists | None = None
     exclude: ItemLists | None = None
     unknown_items: UnknownItems = "ignore"
-    where: Annotated[Text, Field(max_length=LONGEST)] | None = Field(
-        None, description="a condition on the catalogue, as price < 20"
-    )
+    where: Where | None = Field(None, description="a condition on the catalogue, as price < 20")
     at_most: dict[Text, Count] | None = Field(None, description="column: items of one value")
     diversity: float = Field(0.0, ge=0, le=1, strict=True, description="what similarity to items above costs an item")
     popularity_penalty: float = Field(0.0, ge=0, le=1, strict=True, description="what popularity costs an item")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, StrictBool
 from typing_extensions import TypedDict
 
 from concf.inference.explain import Aspect, Because, Kind, Vote
-from concf.inference.rules import LONGEST
-from concf.service.schemas import Events, Id, K, Request, Text, UnknownIds, UnknownItems, Whole
+from concf.service.schemas import Events, Id, K, Request, UnknownIds, UnknownItems, Where, Whole
 
 Part = Literal["training", "validation", "test"]
 
@@ -107,7 +106,8 @@ class Facts(TypedDict):
     about: head or fixed voter -> what it is, in a few words; reranked: what the re-ranker adds up, [] without one;
     top_k: how many of its first items a head votes for, null for all; temperature, consistency_temperature: T and T_c;
     cross_fitted: recommenders whose validation metric is cross-fitted; learned: the parts of the log that were learned
-    from; compared: the name of the run of `--compare`; columns: the attributes that conditions may name
+    from; compared: the name of the run of `--compare`; columns: the
+    attributes that conditions may name
     """
 
     name: str
@@ -168,7 +168,7 @@ class ViewQuery(Compared, Length):
     """The query of a view of a user."""
 
     held_out: bool = Field(False, description="whether held-out items may be listed")
-    where: str | None = Field(None, max_length=LONGEST, description="a condition on the catalogue, as price < 20")
+    where: Where | None = Field(None, description="a condition on the catalogue, as price < 20")
 
 
 class HistoryView(Request):
@@ -178,4 +178,4 @@ class HistoryView(Request):
     k: Whole = Field(K, ge=1)
     unknown_items: UnknownItems = "ignore"
     compared: StrictBool = False
-    where: Annotated[Text, Field(max_length=LONGEST)] | None = None
+    where: Where | None = None

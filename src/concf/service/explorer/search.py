@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError
-from concf.inference.rules import AppliedRules, Rules
+from concf.inference.rules import AppliedRules
 from concf.service.explorer.schemas import SearchResult
 from concf.service.loading import Served
 from concf.service.problems import Problem
+from concf.service.standing import Mask, ServedRules
 
 WORD = r"[^\W_]+"
 LONGEST = 200  # characters of a search
@@ -95,15 +96,18 @@ class Attributes:
         address = self.frame[self.catalogue.image][index]
         return address if isinstance(address, str) and allowed(address, self.catalogue.image_sources) else None
 
-    def rules(self, where: str | None) -> AppliedRules | None:
-        """Return the rules of a condition; None without one."""
+    def rules(self, where: str | None, allowed: Mask | None) -> AppliedRules | None:
+        """Return the rules of a condition and of the standing rule; None without either."""
         try:
-            return Rules(self.catalogue, where or None).applied(self.ranker, self.ranker.run.best_head())
+            rules = ServedRules(self.catalogue, where or None, allowed=allowed)
+            return rules.applied(self.ranker, self.ranker.run.best_head())
         except ConfigError as error:
             raise Problem(409, "refused_rule", str(error), "where") from None
 
 
 def allowed(address: str, sources: Sequence[str]) -> bool:
     """Return whether a picture may be loaded: from this site, or from an origin that the operator named."""
-    own = address.startswith("/") and not address.startswith(("//", "/\\"))
+    if re.search(r"[\s\\\x00-\x1f\x7f]", address):  # browsers drop some of these: "/\t/other.example" is another site
+        return False
+    own = address.startswith("/") and not address.startswith("//")
     return own or any(address.startswith(f"{source}/") for source in sources)

@@ -21,10 +21,10 @@ from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
 from concf.service.explorer.schemas import Facts, HistoryView, ItemList, Part, SimilarUsers, UsedItem, View
 from concf.service.explorer.search import Attributes, Search
-from concf.service.limits import Limits
 from concf.service.loading import Served
 from concf.service.problems import Problem
 from concf.service.schemas import Id
+from concf.service.standing import Mask
 
 Indices = NDArray[np.int64]
 Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best first, and their scores, if there are any
@@ -42,6 +42,7 @@ class Explorer:
         self.served, self.recommender = served, served.recommender
         self.ranker, self.run = self.recommender.ranker, self.recommender.run
         self.settings = self.run.settings.consensus
+        self.standing: Callable[[], Mask | None] = lambda: None
         self.has_consensus = CONSENSUS in self.ranker.names
 
     @classmethod
@@ -61,7 +62,7 @@ class Explorer:
         uses = np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items)
         return Search(self.recommender.item_ids, uses, titles)
 
-    def facts(self, limits: Limits, compared: str | None = None) -> Facts:
+    def facts(self, limits: Mapping[str, int], compared: str | None = None) -> Facts:
         """Describe the run. compared: the name of the run that it can be compared with"""
         run, log, settings, heads = self.run, self.run.data.interactions, self.settings, self.ranker.heads
         fixed = list(run.fixed_voters) if self.has_consensus else []
@@ -93,7 +94,7 @@ class Explorer:
             "validation": {name: run.best[name].validation for name in run.rows()},
             "cross_fitted": cross_fitted(run),
             "learned": list(PARTS[: len(run.learned)]),
-            "limits": {"k": limits.k, "history": limits.history},
+            "limits": dict(limits),
             "compared": compared,
             "version": VERSION,
         }  # fmt: skip
@@ -169,7 +170,7 @@ class Explorer:
         not rank; hidden: items that are not shown; by: the kind of consensus, of which the re-ranked one has a limited
         length; votes, voters: of the user, or of a new history if user is None; history: item -> part of the log
         """
-        rules, row = self.attributes.rules(where), user or 0
+        rules, row = self.attributes.rules(where, self.standing()), user or 0
         kept, length = self.settings.top_k or self.ranker.n_items, k
         if by == CONSENSUS:
             kept, length = self.settings.shown, min(k, self.settings.shown)

@@ -3,7 +3,7 @@
 import { idList, keepToken, request, RequestError } from "./api.js";
 import { combobox } from "./combobox.js";
 import { at, count, make, term } from "./dom.js";
-import { colours, legend, Lists, titleOf } from "./lists.js";
+import { colours, legend, Lists, named, titleOf } from "./lists.js";
 import { explain } from "./why.js";
 
 const LENGTHS = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 4, FEW = 5; // milliseconds; items of a history at first; similar ones
@@ -15,7 +15,10 @@ let state = { ...START }, facts = null, view = null, other = null, pending = nul
 const lists = new Lists(at("lists"), (item, chosen) => {
   const shown = view && item !== null && (wide.matches || chosen);
   at("why").hidden = !shown;
-  if (shown) explain(at("why"), item, view, facts, () => { lists.choose(null); at("lists").focus({ preventScroll: true }); }, similar);
+  document.body.classList.toggle("explained", Boolean(shown) && !wide.matches);
+  if (!shown) return;
+  explain(at("why"), item, view, facts, () => { lists.choose(null); at("lists").focus({ preventScroll: true }); }, similar);
+  if (!wide.matches) document.activeElement.closest?.(".row")?.scrollIntoView({ block: "start" }); // the panel is below
 });
 
 function read(hash) {
@@ -77,12 +80,18 @@ async function load() {
     const [first] = (result.consensus ?? result.lists[0]).items;
     if (wide.matches && lists.chosen === null && first) lists.choose(String(first.item));
     showError(null);
+    showFilterError(null);
     if (beside instanceof RequestError) at("compared").replaceChildren(empty(`${facts.compared}: ${beside.message}`));
     showView();
   } catch (error) {
     if (error.name === "AbortError") return;
+    if (state.where && [409, 422].includes(error.status)) { // the lists stay
+      showFilterError(error);
+      at("lists").setAttribute("aria-busy", "false");
+      return;
+    }
     view = null;
-    lists.clear(...(error.status === 404 ? [empty("There is nobody to show. Type a part of an id above, or", make("button", { type: "button", onclick: randomUser }, "draw a random user"))] : []));
+    lists.clear(...(error.status === 404 ? [empty("The log has no such user.", button("Try as a new user", () => { go({ history: [] }); at("item").focus(); }), "or", button("draw a random user", randomUser))] : []));
     at("why").hidden = true;
     showView();
     showError(error);
@@ -100,6 +109,7 @@ function answer({ user, history, k: length, heldOut, where, compared = false }, 
 
 const unlessLate = (error) => { if (error instanceof RequestError) return error; throw error; };
 const colour = () => colours(view, facts).find((each) => each === state.colour) ?? colours(view, facts)[0];
+const button = (text, onclick) => make("button", { type: "button", onclick }, text);
 const empty = (...words) => make("p", { class: "empty" }, ...words);
 
 /** The items nearest to one, in place of the button that asks for them. */
@@ -107,7 +117,7 @@ async function similar(id, place) {
   try {
     const { items, head } = await request(`similar/${encodeURIComponent(id)}?k=${FEW}`);
     place.replaceChildren(make("h4", {}, "Similar items ", make("span", { class: "muted" }, `by ${head}'s vectors`)),
-      make("ul", {}, items.map((item) => make("li", {}, titleOf(item), make("span", { class: "muted" }, ` ${item.score.toFixed(2)}`)))));
+      make("ul", {}, items.map((item) => make("li", {}, named(item), make("span", { class: "muted" }, ` ${item.score.toFixed(2)}`)))));
   } catch (error) { showError(error); }
 }
 
@@ -207,7 +217,7 @@ async function begun() {
 
 function chips(items, own, redraw) {
   const shown = own || allChips ? items : items.slice(0, CHIPS);
-  const result = shown.map((item) => make("li", {}, make("span", { title: item.title }, titleOf(item)),
+  const result = shown.map((item) => make("li", {}, make("span", { title: item.title }, named(item)),
     own ? make("button", { type: "button", "aria-label": `Remove ${titleOf(item)}`, onclick: () => remove(String(item.item)) }, "✕") : null));
   if (shown.length === items.length) return result;
   return [...result, make("li", {}, make("button", { type: "button", onclick: () => { allChips = true; redraw(); } }, `all ${items.length}`))];
@@ -234,12 +244,19 @@ function showFacts() {
   at("facts").replaceChildren(...figures);
 }
 
+function showFilterError(error) {
+  at("filter-error").hidden = !error;
+  at("filter-error").textContent = error ? `This filter cannot be applied, so the lists are as before. ${error.message}` : "";
+  at("where").setAttribute("aria-invalid", String(Boolean(error)));
+}
+
 function showError(error) {
   if (error && !(error instanceof RequestError)) console.error(error); // a fault of this page
   const locked = error?.status === 401;
   if (locked && at("token").hidden) { at("token").hidden = false; at("token-text").focus(); }
   if (!error) at("token").hidden = true;
-  at("message").hidden = !error || (locked && !tokenSent);
+  at("token").querySelector("label").textContent = locked && tokenSent ? "That token is wrong. Type the service's token." : "This service requires a token.";
+  at("message").hidden = !error || locked;
   if (error?.status === 503) setTimeout(retry, NOT_READY); // the run is being loaded
   at("message").querySelector("p").textContent = error?.message ?? "";
 }

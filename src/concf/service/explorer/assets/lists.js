@@ -7,9 +7,12 @@ const PARTS = { test: ["hit", "in the test part"], validation: ["val", "in the v
 
 export const letter = (index) => (index < 26 ? String.fromCharCode(65 + index) : String(index + 1));
 
-/** The index of a voter: heads first, then fixed voters. */
-export const indexOf = (name, facts) => [...facts.heads, ...facts.fixed_voters].indexOf(name);
+/** The index of a list: voters first, so that the letters of the consensus leave none out; then heads that do not vote. */
+export const indexOf = (name, facts) => [...new Set([...facts.voters, ...facts.heads, ...facts.fixed_voters])].indexOf(name);
 export const titleOf = (item) => item.title ?? String(item.item);
+
+/** A title in its own direction: one from right to left does not reorder what stands beside it. */
+export const named = (item) => make("bdi", {}, titleOf(item));
 
 /** The standard deviation of a head's rank of an item over time, from C (Eq. 11). */
 export const deviation = (c, facts) => (c > 0 && facts.consistency_temperature ? Math.abs(facts.consistency_temperature * Math.log(c)) : null);
@@ -72,8 +75,10 @@ export class Lists {
 
   #agreed(agreed, before) {
     const cast = this.items.get(String(agreed.items[0]?.item))?.votes ?? [];
-    const letters = cast.map(({ head }) => make("span", { title: head }, letter(indexOf(head, this.facts))));
-    const header = make("header", {}, make("h3", { id: "list-agreed" }, "Consensus"), make("p", {}, ...this.#order(agreed)), make("div", { class: "cells", "aria-hidden": "true" }, letters));
+    const letters = cast.map(({ head }) => [letter(indexOf(head, this.facts)), head]);
+    const header = make("header", {}, make("h3", { id: "list-agreed" }, "Consensus"), make("p", {}, ...this.#order(agreed)),
+      letters.length ? make("p", {}, "Columns: the rank by ", letters.map(([sign, head], n) => [n ? ", " : "", make("b", {}, sign), ` ${head}`]).flat()) : null,
+      make("div", { class: "cells", "aria-hidden": "true" }, letters.map(([sign, head]) => make("span", { title: head }, sign)), make("span", { class: "score" }, "score")));
     return this.#list("agreed", header, agreed.items, (item, known) => [
       before ? this.#moved(item, before.get(String(item.item))) : null,
       make("div", { class: "cells", "aria-hidden": "true" }, known.votes.map((vote) => this.#cell(vote))),
@@ -125,7 +130,7 @@ export class Lists {
       return make("li", {},
         make("button", { type: "button", class: "row", "data-item": item.item, tabindex: index ? -1 : 0 },
           make("span", { class: "rank" }, String(item.rank)), by === "compared" ? null : this.#tint(known, by),
-          make("span", { class: "title", title: titleOf(known) }, titleOf(known)),
+          make("span", { class: "title", title: titleOf(known) }, named(known)),
           out ? make("span", { class: `out ${known.part}`, title: out[1] }, out[0]) : null, more(item, known), this.#label(known)));
     });
     const empty = items.length ? [] : [make("li", { class: "muted small" }, "No items are left: this user has used all that it ranks.")];

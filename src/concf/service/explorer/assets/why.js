@@ -1,7 +1,7 @@
 // The panel of an item: which items of the history speak for it, what lifted it, and how the voters voted.
 
 import { count, draw, make, term } from "./dom.js";
-import { deviation, letter, indexOf, titleOf } from "./lists.js";
+import { deviation, letter, indexOf, named, titleOf } from "./lists.js";
 
 const KINDS = { score: ["Item z-score", "scores above everyone's"], similarity: ["Item-history similarity", "similarity to the history"], popularity: [null, "the item's popularity"], trend: [null, "the item's trend and age"], newest: [null, "similarity to the newest items"] };
 const figure = (value) => value.toFixed(value > 0 && value < 0.01 ? 3 : 2);
@@ -13,7 +13,7 @@ export function explain(panel, id, view, facts, close, similar) {
   const ranks = new Map([view.consensus, ...view.lists].filter(Boolean).map((list) => [list.by, list.items.find((each) => String(each.item) === id)]));
   panel.replaceChildren(
     make("button", { type: "button", class: "close", "aria-label": "Close", onclick: close }, "✕"),
-    make("h3", {}, titleOf(item)), item.title ? make("p", { class: "muted" }, id) : "",
+    make("h3", {}, named(item)), item.title ? make("p", { class: "muted" }, id) : "",
     item.picture ? make("img", { class: "picture", src: item.picture, alt: "", loading: "lazy", referrerpolicy: "no-referrer" }) : "",
     described(item), make("p", {}, place(item, ranks, view)), because(item, view),
     ...(item.contributions ? lifted(item, view, facts) : []),
@@ -37,8 +37,8 @@ function place(item, ranks, view) {
 /** "Liked because of X, Y and Z" */
 function because(item, view) {
   if (!item.because.length) return "";
-  const named = new Map(view.history.map((each) => [String(each.item), titleOf(each)]));
-  const parts = item.because.map(({ item: used, share }) => [make("em", {}, named.get(String(used)) ?? String(used)), make("span", { class: "muted" }, ` ${Math.round(100 * share)} %`)]);
+  const titles = new Map(view.history.map((each) => [String(each.item), titleOf(each)]));
+  const parts = item.because.map(({ item: used, share }) => [make("em", {}, make("bdi", {}, titles.get(String(used)) ?? String(used))), make("span", { class: "muted" }, ` ${Math.round(100 * share)} %`)]);
   const words = parts.flatMap((part, index) => [index === 0 ? "" : index === parts.length - 1 ? " and " : ", ", ...part]);
   return make("p", { class: "because" }, "Liked because of ", ...words, make("span", { class: "muted" }, " of its ", term("Item-history similarity", "similarity"), " to the history."));
 }

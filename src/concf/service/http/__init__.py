@@ -1,1 +1,0 @@
-"""HTTP around the routes: endpoints, access control, monitoring, connections."""
