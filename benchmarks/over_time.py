@@ -201,24 +201,29 @@ def losses() -> str:
 
 
 def waterfall(path: Path) -> None:
-    """Draw what each part adds to NDCG@10 of the consensus, mean over the cuts, for each log."""
+    """Draw what each part adds to NDCG@10 of the consensus, mean over the cuts, for logs with lines of all cuts."""
     from matplotlib.figure import Figure
 
-    figure, cells = Figure(figsize=(10, 3.6), layout="constrained"), measured()
-    for axes, (data, title) in zip(figure.subplots(1, len(DATA)), DATA.items(), strict=True):
-        parts = [part.removeprefix("strong ") for part in PARTS]
-        names = {f"{part}: consensus": part for part in parts} | {f"{STRONG} consensus": "as decided"}
-        values = [mean(each["warm"][METRICS[0]] for each in cells[data, name].values()) for name in names]
-        for place, (value, before) in enumerate(zip(values, [0.0, *values], strict=False)):
-            last = place == len(values) - 1
-            colour = "#4477aa" if place == 0 or last else "#228833" if value >= before else "#cc6677"
-            low = 0.0 if place == 0 or last else min(value, before)
-            axes.bar(place, value - low if place == 0 or last else abs(value - before), bottom=low, color=colour)
-            axes.text(place, max(value, 0 if last else before), f"{value:.4f}", ha="center", va="bottom", fontsize=8)
-        axes.set_xticks(range(len(values)), [name.replace(" ", "\n", 1) for name in names.values()], fontsize=7)
-        axes.set_title(title)
+    parts = [part.removeprefix("strong ") for part in PARTS]
+    names = {f"{part}: consensus": part for part in parts} | {f"{STRONG} consensus": "as decided"}
+    figures: dict[str, dict[str, float]] = {}
+    for (data, name), by_cut in measured().items():
+        if data in DATA and name in names and len(by_cut) == CUTS:
+            figures.setdefault(data, {})[name] = mean(each["warm"][METRICS[0]] for each in by_cut.values())
+    drawn = {data: values for data, values in figures.items() if len(values) > 2}
+    figure = Figure(figsize=(4 * len(drawn), 3.6), layout="constrained")
+    for axes, (data, values) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True):
+        shown = [(names[name], values[name]) for name in names if name in values]
+        for place, (_, value) in enumerate(shown):
+            whole = place in (0, len(shown) - 1)
+            before = 0.0 if whole else shown[place - 1][1]
+            colour = "#4477aa" if whole else "#228833" if value >= before else "#cc6677"
+            axes.bar(place, value - before, bottom=before, color=colour)
+            axes.text(place, max(value, before), f"{value:.4f}", ha="center", va="bottom", fontsize=8)
+        axes.set_xticks(range(len(shown)), [name.replace(" ", "\n") for name, _ in shown], fontsize=8)
+        axes.set_title(DATA[data])
         axes.set_ylabel("NDCG@10, warm users")
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
