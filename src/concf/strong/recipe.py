@@ -376,6 +376,7 @@ class Recipe:
         held_out = self.validation.held_out(reranker.lists[:, :TOP])
         penalty = chosen.get("penalty")
         self.weights = reranker.fit(held_out, self.near, penalty, self._earlier_reranker(voters))
+        self._cache.pop("earlier", None)
         lists, _ = reranker.rerank(self.weights, cross_fitted=True)
         self.metrics[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
         self.metrics[CONSENSUS] = self.validation.of_its_users(lists)
