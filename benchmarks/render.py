@@ -149,7 +149,7 @@ def attacks() -> str:
             [name, f"{each['quiet_p99_ms']:.0f}", f"{each['p99_ms']:.0f}", f"{each['p99_over_quiet']:.1f} ({spread})",
              answered, "" if spent is None else f"{spent:.2f}"]
         )  # fmt: skip
-    header = ["attack", "p99 alone, ms", "p99 beside it, ms", "ratio", "answers to normal clients"]
+    header = ["attack", "p99 alone, ms", "p99 during the attack, ms", "ratio", "answers to normal clients"]
     seconds, memory = max(took for _, took in line["deadline"]), line["reloads_mb"]
     return (
         markdown([*header, "processor seconds of two requests"], rows)

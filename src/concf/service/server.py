@@ -130,8 +130,8 @@ def _warn(host: str, access: Access) -> None:
         return
     if access.token is None:
         LOG.warning(
-            "listening at %s without a token: whoever can connect may read anyone's lists. Use --token-file, or a "
-            "proxy that authenticates callers", host,
+            "listening at %s without a token: anyone who can connect can read every user's lists. Use --token-file, or "
+            "a proxy that authenticates callers", host,
         )  # fmt: skip
     if host in ("0.0.0.0", "::", "") and set(access.hosts) <= {host}:
         LOG.warning(

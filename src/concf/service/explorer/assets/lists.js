@@ -11,7 +11,7 @@ export const letter = (index) => (index < 26 ? String.fromCharCode(65 + index) :
 export const indexOf = (name, facts) => [...new Set([...facts.voters, ...facts.heads, ...facts.fixed_voters])].indexOf(name);
 export const titleOf = (item) => item.title ?? String(item.item);
 
-/** A title in its own direction: one from right to left does not reorder what stands beside it. */
+/** A title with its own text direction, so that one from right to left does not reorder its neighbours. */
 export const named = (item) => make("bdi", {}, titleOf(item));
 
 /** The standard deviation of a head's rank of an item over time, from C (Eq. 11). */
