@@ -33,7 +33,7 @@ from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
 from concf.runtime.text_tables import markdown
 from concf.strong import recipe
-from concf.strong.decision import PENALTIES, Decision
+from concf.strong.decision import PENALTIES, Decision, gain
 from concf.strong.run import StrongRun
 
 DATA = {"amazon-beauty": "Amazon Beauty", "yelp-2019": "Yelp 2019", "ciao": "Ciao"}
@@ -52,6 +52,7 @@ PARTS = {  # the default with a decision that is given
     "strong with features and voters": Decision(True, True, PENALTIES[0], {}),
 }
 SASREC = {"beauty": "amazon-beauty", "yelp": "yelp-2019", "ciao": "ciao"}  # names of its lines
+SHIPPED = ("consensus", "head")
 USERS = {"warm": "warm users", "everyone": "everyone"}
 
 
@@ -90,43 +91,56 @@ def others() -> Iterator[tuple[str, Any]]:
 def measure(folder: Path, results: Path, jobs: int, only: list[str]) -> None:
     """Measure every model at every cut that has no line yet."""
     log = ResultsLog(results)
+    models = [model for model in only or (*PARTS, *MODELS) if model != BLIND]  # measured with the default
     keys = [
         {"data": data, "cut": cut, "model": model}
-        for model in reversed(only or (*PARTS, *MODELS)) for data in DATA for cut in range(CUTS, 0, -1)
+        for model in reversed(models) for data in DATA for cut in range(CUTS, 0, -1)
     ]  # fmt: skip
-    keys += [
-        {"data": data, "cut": cut, "model": model}
-        for data in OTHERS for cut in range(CUTS, 0, -1) for model in (STRONG, BLIND) if not only or model in only
-    ]  # fmt: skip
+    if not only or STRONG in only:
+        keys += [{"data": data, "cut": cut, "model": STRONG} for data in OTHERS for cut in range(CUTS, 0, -1)]
     keys = [key for key in keys if log.find(key) is None]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = {pool.submit(entrants, folder, key): key for key in keys}
+        futures = {pool.submit(cell, folder, key): key for key in keys}
         for future in as_completed(futures):
             key, error = futures[future], future.exception()
             if error is not None:  # such as a GPU without memory for so many jobs: measured in the next call
                 print(key, repr(error)[:200], flush=True)
                 continue
-            log.add(key, {"entrants": future.result()})
-            print(key, {each["model"]: round(each["warm"][METRICS[0]], 4) for each in future.result()}, flush=True)
+            log.add(key, future.result())
+            found = future.result()["entrants"]
+            print(key, {each["model"]: round(each["warm"][METRICS[0]], 4) for each in found}, flush=True)
 
 
-def entrants(folder: Path, key: dict[str, Any]) -> list[dict[str, Any]]:
-    """Tune and test a model at a cut; a preset has two entrants, its consensus and its head."""
-    split = Split.load(folder / f"{key['data']}-{key['cut']}")
-    model, given = key["model"], nullcontext()
-    if model in PARTS:
-        given = _given(PARTS[model])
-        model = STRONG
+def cell(folder: Path, key: dict[str, Any]) -> dict[str, Any]:
+    """Tune and test a model at a cut; the default without times, too.
+
+    gain: consensus or head -> mean gain of a user by times in the first metric, and its standard error
+    """
+    split, model = Split.load(folder / f"{key['data']}-{key['cut']}"), key["model"]
+    found = entrants(split, model)
+    line: dict[str, Any] = {}
+    if model == STRONG:
+        found += entrants(split, BLIND)
+        users = {each["model"]: each["per_user"] for each in found}
+        pairs = {ship: (users[f"{STRONG} {ship}"], users[f"without times: {ship}"]) for ship in SHIPPED}
+        line["gain"] = {ship: gain(*pair) for ship, pair in pairs.items()}
+    return line | {"entrants": [{name: each[name] for name in each if name != "per_user"} for each in found]}
+
+
+def entrants(split: Split, model: str) -> list[dict[str, Any]]:
+    """Tune and test a model; a preset has two entrants, its consensus and its head."""
+    given = _given(PARTS[model]) if model in PARTS else nullcontext()
     with given:
-        compared = compare(split, [model], seeds=1, metrics=METRICS)
+        compared = compare(split, [STRONG if model in PARTS else model], seeds=1, metrics=METRICS)
     if torch.cuda.is_available():  # other processes need the memory
         torch.cuda.empty_cache()
     return [
         {
-            "model": _named(key["model"], entrant.name), "settings": entrant.settings, "at_grid_edge": entrant.edges,
+            "model": _named(model, entrant.name), "settings": entrant.settings, "at_grid_edge": entrant.edges,
             "validation": entrant.validation, "warm": entrant.tests[0], "everyone": entrant.everyone[0],
             "fit_seconds": entrant.fit_seconds[0], "users": len(split.evaluated), "split": split.hash,
+            "per_user": entrant.per_user.get(METRICS[0]),
         }
         for entrant in compared.entrants
     ]  # fmt: skip
@@ -180,24 +194,31 @@ def tables() -> dict[str, str]:
 
 
 def losses() -> str:
-    """A table of the default against itself without times, on every log."""
+    """A table of the default against itself without times, on every log.
+
+    A change is followed by its size in standard errors: those of the users of each cut, summed over the cuts.
+    """
     rows, cells = [], measured()
+    gains = {(line["key"]["data"], line["key"]["cut"]): line["gain"] for line in lines("over-time") if "gain" in line}
     for data in [*DATA, *OTHERS]:
+        of_cuts = [gains[data, cut] for cut in range(1, CUTS + 1) if (data, cut) in gains]
+        if len(of_cuts) < CUTS:
+            continue
         row = [DATA.get(data, data)]
-        for ship in ("consensus", "head"):
-            both = [cells.get((data, name), {}) for name in (f"{STRONG} {ship}", f"without times: {ship}")]
-            with_times, without = ([each[cut]["warm"][METRICS[0]] for cut in sorted(each)] for each in both)
-            if len(with_times) < CUTS or len(without) < CUTS:
-                break
-            worst = min(ours / theirs - 1 for ours, theirs in zip(with_times, without, strict=True))
-            change = mean(with_times) / mean(without) - 1
-            row += [f"{mean(without):.4f}", f"{mean(with_times):.4f}", f"{change:+.1%}", f"{worst:+.1%}"]
-        else:
-            rows.append(row)
-    header = [
-        f"{ship}{what}" for ship in ("consensus", "head") for what in (" without times", "", ": change", ", worst cut")
-    ]
+        for ship in SHIPPED:
+            without = mean(each["warm"][METRICS[0]] for each in cells[data, f"without times: {ship}"].values())
+            by_cut, errors = zip(*(each[ship] for each in of_cuts), strict=True)
+            error = sum(each**2 for each in errors) ** 0.5 / CUTS
+            worst = min(range(CUTS), key=lambda cut: by_cut[cut] / max(errors[cut], 1e-12))
+            row += [f"{without:.4f}", f"{without + mean(by_cut):.4f}", _shown(mean(by_cut), error, without)]
+            row.append(_shown(by_cut[worst], errors[worst], without))
+        rows.append(row)
+    header = [f"{ship}{what}" for ship in SHIPPED for what in (" without times", "", ": change", ", worst cut")]
     return markdown(["log", *header], rows)
+
+
+def _shown(change: float, error: float, base: float) -> str:
+    return f"{change / base:+.1%} ({change / max(error, 1e-12):+.1f})"
 
 
 def waterfall(path: Path) -> None:
