@@ -69,12 +69,13 @@ class Standing:
 
     def allowed(self) -> Mask:
         """[items] whether an item may be shown. A file that cannot be applied changes nothing."""
-        try:
-            if self._changed != (changed := self.path.stat().st_mtime_ns):
-                self._changed = changed
+        changed = self.path.stat().st_mtime_ns if self.path.exists() else 0
+        if changed != self._changed:
+            self._changed = changed
+            try:
                 self._allowed = self._read()
-        except (ConcfError, OSError) as error:
-            LOG.error("the rules stay as they were: %s", error)
+            except ConcfError as error:
+                LOG.error("the rules stay as they were: %s", error)
         return self._allowed
 
     def _read(self) -> Mask:
