@@ -25,7 +25,6 @@ NAMES = {
     "faiss-cpu": "faiss",
     "prometheus-client": "prometheus_client",
     "tomli-w": "tomli_w",
-    "mlflow-skinny": "mlflow",
 }
 NEEDS_MORE = {"serve": ("serve", "run"), "report": ("report", "run", "--out", "report.html")}
 ANYWHERE = ("triton",)  # comes with a PyTorch that has CUDA

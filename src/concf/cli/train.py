@@ -13,14 +13,13 @@ import typer
 from concf.cli.output import Json, print_heads, title_of
 from concf.cli.reading import READING, reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError, DataError
-from concf.runtime.system import Stopped, follows, launch, stoppable
+from concf.runtime.system import Stopped, launch, stoppable
 
 if TYPE_CHECKING:
     from concf.data.split import Split
     from concf.runs.checkpoint import RunFolder
     from concf.runs.run import Run
     from concf.runs.settings import RunSettings
-    from concf.runs.watchers import Watch
     from concf.runtime.process_group import ProcessGroup
 
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
@@ -48,7 +47,6 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RUN)] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUN)] = None,
     processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUN)] = 1,
-    mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, metrics, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUN)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.", rich_help_panel=RUN)] = False,
 ) -> None:  # fmt: skip
     """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
@@ -79,11 +77,6 @@ def train(
         words += [*weighting(weights, half_life, age), *(change or [])]
         return choose_settings(own, file=config, words=words, single=single)
 
-    watchers: list[Watch] = []
-    if mlflow is not None and not follows():
-        from concf.report.mlflow import MLflow
-
-        watchers.append(MLflow(mlflow))
     with _resumable(out):
         if starts:
             choose(resume)  # a mistake is reported before any process starts
@@ -98,7 +91,7 @@ def train(
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
             data = _data(folder, home, seed, log, resume, group)
-            job = Job(home, resume, group, (*watchers, *([Lines()] if group.is_main else [])))
+            job = Job(home, resume, group, (Lines(),) if group.is_main else ())
             run = train_job(data, settings, job, seed, device)
     if group.is_main:
         _report(run, out, as_json)

@@ -118,7 +118,7 @@ class ConCF(Recommender):
         out:     a folder for the history, checkpoints and the model
         verbose: print a line to standard error for every ranking, where there is no progress bar
         watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; or a
-                 watcher such as `concf.report.mlflow.MLflow`, or several
+                 watcher such as `concf.runs.watchers.TensorBoard`, or several
 
         Options, each described in `concf.data.prepare.LogOptions`:
         read:   user, item, count, timestamp (columns; None: found by their usual names; an index in a file without

@@ -25,7 +25,7 @@ Watch = Callable[[dict[str, Any]], None]  # called with the record of every epoc
 
 @runtime_checkable
 class Watcher(Protocol):
-    """A `Watch` that is also called at the beginning and the end: TensorBoard, MLflow, or a class of yours."""
+    """A `Watch` that is also called at the beginning and the end: TensorBoard, or a class of yours."""
 
     def begin(self, run: Run, folder: Path | None) -> None:
         """Before the first epoch or stage, or before the next of a run that goes on: `run.history` has the others."""
