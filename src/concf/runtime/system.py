@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from signal import Signals
-from threading import Event, current_thread, main_thread
+from threading import current_thread, main_thread
 from types import FrameType
 
 from concf.errors import ConfigError, PeerError
@@ -19,7 +19,6 @@ from concf.errors import ConfigError, PeerError
 IS_WINDOWS = sys.platform == "win32"
 LOCKS_MAPPED_FILES = IS_WINDOWS  # a file that is memory-mapped anywhere can be neither replaced nor removed
 RELOAD: signal.Signals | None = getattr(signal, "SIGHUP", None)  # makes a service reload its run
-own_process = Event()  # set where concf is the program, not a library: on the command line and in workers
 
 
 def refuse_on_windows(what: str, fix: str) -> None:

@@ -13,7 +13,7 @@ from concf.errors import ConfigError
 from concf.evaluation.validation import refuse_blind
 from concf.runs.checkpoint import RUN, RunFolder
 from concf.runs.job import Job
-from concf.runs.memory import FLOAT, INT, Tables, kept_memory, refuse_too_large
+from concf.runs.memory import FLOAT, INT, Tables, refuse_too_large
 from concf.runs.watchers import note_of
 from concf.runtime.files import new_folder
 from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
@@ -86,8 +86,7 @@ def train_from(stages: Recipe, job: Job, **made: Any) -> StrongRun:
 
 def run_stages(run: StrongRun, stages: Recipe, job: Job) -> None:
     """Carry out the stages that are left, with a checkpoint after each."""
-    size = len(run.heads) * sum(run.data.train.shape) * run.settings.dimensions * FLOAT
-    with working("training", len(stages.stages)) as advance, kept_memory(size, run.device):
+    with working("training", len(stages.stages)) as advance:
         advance(run.epoch)
         while not run.finished:
             job.group.refuse_orphan()
