@@ -21,14 +21,13 @@ ROOT = Path(__file__).parents[1]
 def test_prepare_then_compare(concf: CLI, tmp_path: Path) -> None:
     Simulation(users=100, items=80, events=3000).draw(0).write_csv(tmp_path / "log.csv")
     assert concf("prepare", tmp_path / "log.csv", "--protocol", "random", "--out", tmp_path / "d")[0] == 0
-    words = ["compare", tmp_path / "d", "--models", "popularity,ease", "--seeds", 2, "--markdown", tmp_path / "t.md"]
+    words = ["compare", tmp_path / "d", "--models", "popularity,ease", "--seeds", 2]
     code, out, err = concf(*words, "--json")
     assert (code, err) == (0, "")
     report = json.loads(out)
     assert [model["model"] for model in report["models"]] == ["ease", "popularity"]
     assert report["models"][0]["p_against_first"]["recall@50"] is None
     assert {model["fitted_on"] for model in report["models"]} == {"train and valid"}
-    assert (tmp_path / "t.md").read_text().startswith("| model |")
     code, out, _ = concf(*words, "--no-refit")
     assert (code, "Holm" in out, "fitted on training pairs" in out) == (0, True, True)
 

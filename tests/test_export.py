@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-import onnx
-import onnxruntime
 import polars as pl
 import pytest
 from numpy.typing import NDArray
@@ -140,14 +137,6 @@ def test_the_recall_that_is_stated_is_the_one_of_the_file(
     assert 0.97 < stated["value"] <= 1 if effort == 128 else 0.5 < stated["value"] < 0.97
 
 
-def test_onnx_breaks_ties_as_rank_does(run: Run, tmp_path: Path, monkeypatch: Patch) -> None:
-    few = made_up(6, 40)
-    tied = replace(few, item=np.repeat(few.item[::8], 8, axis=0))
-    monkeypatch.setattr(Vectors, "of", lambda run, head: tied)
-    export(run, None, "onnx", tmp_path / "out")
-    np.testing.assert_array_equal(from_onnx(tmp_path / "out", 99)[1], rank((tied.user, tied.item), np.arange(6), 40))
-
-
 def test_the_command_says_what_it_wrote(concf: CLI, folder: Path, run: Run, tmp_path: Path) -> None:
     code, said, err = concf("export", folder, "--to", "usearch", "--out", tmp_path / "exact")
     assert (code, err) == (0, "")
@@ -230,16 +219,7 @@ def users_beside(out: Path) -> NDArray[np.float32]:
         return np.asarray(file["user_vectors"])
 
 
-def from_onnx(out: Path, k: int) -> Lists:
-    model = onnx.load(out / "model.onnx")
-    onnx.checker.check_model(model, full_check=True)
-    assert json.loads(model.metadata_props[0].value) == about("onnx", out)
-    users = pl.read_parquet(out / "user_ids.parquet")["position"].to_numpy()
-    scores, places = onnxruntime.InferenceSession(out / "model.onnx").run(None, {"user": users, "k": np.array([k])})
-    return scores, places
-
-
-SEARCH = dict(npz=from_npz, parquet=from_parquet, usearch=from_usearch, faiss=from_faiss, onnx=from_onnx)  # noqa: C408
+SEARCH = dict(npz=from_npz, parquet=from_parquet, usearch=from_usearch, faiss=from_faiss)  # noqa: C408
 
 
 def ids_of(to: str, out: Path) -> list[list[Any]]:

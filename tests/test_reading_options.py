@@ -136,7 +136,7 @@ def test_a_told_form_of_times_is_taken_at_its_word() -> None:
 
 def test_text_ids_that_may_stand_for_none_are_noted() -> None:
     users = ["NaN", "null", "None", "nan", "nan", "a", "Nancy", "nullify"]
-    note = r"'NaN' in 1 row, 'None' in 1 row, 'nan' in 2 rows, 'null' in 1 row"
+    note = r"'NaN' in 1 rows, 'None' in 1 rows, 'nan' in 2 rows, 'null' in 1 rows"
     with pytest.warns(ConcfWarning, match=note):
         assert read(pl.DataFrame({"user_id": users, "item_id": list(range(8))})).n_users == 7
 

@@ -67,14 +67,9 @@ def test_columns_are_those_of_the_source(tmp_path: Path) -> None:
     used = {"user": "user_id", "item": "item_id", "timestamp": "timestamp"}
     files = [written(log, tmp_path / f"log.{kind}") for kind in ("csv", "jsonl", "parquet")]
     for source in (log, *files, str(tmp_path / "log.*")):
-        assert columns_of(source) == {"used": used, "ignored": ["rating", "colour"]}
+        assert columns_of(source) == used
     rated = columns_of(log, Reading(min_rating=2, timestamp="none"))
-    assert rated == {
-        "used": {"user": "user_id", "item": "item_id", "rating": "rating"},
-        "ignored": ["timestamp", "colour"],
-    }
-    (tmp_path / "lines.txt").write_text("1 2 3\n2 1\n3 4 5 6\n")
-    assert columns_of(tmp_path / "lines.txt") == {}
+    assert rated == {"user": "user_id", "item": "item_id", "rating": "rating"}
 
 
 def test_the_command_prints_the_same(concf: CLI, tmp_path: Path) -> None:
@@ -86,5 +81,5 @@ def test_the_command_prints_the_same(concf: CLI, tmp_path: Path) -> None:
     assert report["log"] == describe(read(log))
     assert report["columns"] == columns_of(log)
     code, out, _ = concf("data", "stats", tmp_path / "log.csv")
-    for line in ("user = user_id, item = item_id", "colour", "2023-10-15 to 2023-11-14", "1 (3 events)", "33.3%"):
+    for line in ("user = user_id, item = item_id", "2023-10-15 to 2023-11-14", "1 (3 events)", "33.3%"):
         assert line in out

@@ -76,10 +76,8 @@ def train_job(
     before = job.folder.description() if job.resume and job.folder is not None else {}
     seed = before.get("seed", 0) if seed is None else check_seed(seed)
     here, data = device_of(device, before.get("device"), job.group), data.known.weighted(settings.weights)
-    if job.group.several:
-        if job.group.size > (users := data.interactions.n_users):
-            raise ConfigError(f"{job.group.size} processes for {users} users: expected no more processes than users")
-        data.share(job.group)
+    if job.group.size > (users := data.interactions.n_users):
+        raise ConfigError(f"{job.group.size} processes for {users} users: expected no more processes than users")
     if isinstance(settings, StrongSettings):
         return train_strong(data, settings, seed, here, job)
     assert isinstance(settings, ReferenceSettings)

@@ -134,10 +134,7 @@ def data_statistics(
 
 def _in_words(columns: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:
     """Columns and details of a log, as lines to print."""
-    lines = {}
-    if columns:
-        lines["columns"] = ", ".join(f"{role} = {column}" for role, column in columns["used"].items())
-        lines["ignored columns"] = ", ".join(columns["ignored"]) or "none"
+    lines = {"columns": ", ".join(f"{role} = {column}" for role, column in columns.items())} if columns else {}
     fresh = "{:.1%} (first seen in the newest tenth of the log)".format
     forms: dict[str, Callable[[Any], str]] = {
         "time_range": " to ".join, "events_per_week": "{:,.1f}".format, "newest_week": "{:,.1f}".format,

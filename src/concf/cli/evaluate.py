@@ -29,7 +29,6 @@ def evaluate(
     cuts: Annotated[int | None, typer.Option(min=1, help="Train models on LOG before so many cuts, and test each on the window of --test (28d, or a share) after it.", show_default=False)] = None,
     models: Annotated[str | None, typer.Option(help="With --cuts: as for `concf compare`.", show_default="concf:strong")] = None,
     update: Annotated[bool, typer.Option("--update", help="With --cuts: train concf:strong also once, and then update it.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="With --cuts: draw the first metric over time into this .svg, .png or .pdf file.")] = None,
     results: Annotated[Path | None, typer.Option(help="With --cuts: JSON lines of measurements, of which none is repeated.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -50,15 +49,13 @@ def evaluate(
             str(folder), names(models or "concf:strong"), cuts=cuts, update=update,
             metrics=names(metrics or "") or rolling.METRICS, log=results, **log,
         )  # fmt: skip
-        if plot is not None:
-            found.plot(plot)
         if as_json:
             typer.echo(json.dumps(found.as_dict()))
             return
         print_windows(found.windows, ["from", "to"], f"{folder}: test windows")
         print_table(*found.rows(), title="Mean ± standard deviation over the windows, of warm users and of everyone")
         return
-    alone = {"--models": models, "--plot": plot, "--results": results, "--update": update or None}
+    alone = {"--models": models, "--results": results, "--update": update or None}
     if any(value is not None for value in alone.values()):
         raise ConfigError(f"{', '.join(name for name, value in alone.items() if value)}: for rolling cuts. Set --cuts")
     refuse_options(log, "for a log at rolling cuts. Set --cuts, or leave it out")
@@ -112,7 +109,6 @@ def compare(
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
     age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last")] = None,
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
     as_json: Json = False,
@@ -127,10 +123,7 @@ def compare(
     from concf.comparison.compare import comparison_rows
     from concf.data.split import Split
     from concf.models import choose_settings
-    from concf.runtime.files import new_file
 
-    if markdown is not None and markdown.suffix != ".md":
-        raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
     check_workers(engine, workers)
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life, age)).weights),
@@ -139,9 +132,6 @@ def compare(
         engine=engine if workers is None else f"{engine}:{workers}",
     )  # fmt: skip
     table, report = comparison_rows(result), result.as_dict()
-    if markdown is not None:
-        with new_file(markdown) as fresh:
-            fresh.write_text(text_tables.markdown(*table), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(report))
         return

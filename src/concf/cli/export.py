@@ -15,7 +15,7 @@ NAME = "report.html"
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
-    to: Annotated[str, typer.Option(help="npz (a file), parquet, usearch, faiss or onnx (a folder each).")],
+    to: Annotated[str, typer.Option(help="npz (a file), parquet, usearch or faiss (a folder each).")],
     out: Annotated[Path, typer.Option(help="The file or folder to write; it must not exist yet.")],
     head: Annotated[str | None, typer.Option(help="Whose vectors.", show_default="the best head")] = None,
     approximate: Annotated[bool, typer.Option("--approximate", help="With usearch or faiss: search by HNSW, whose recall is measured.")] = False,
@@ -24,7 +24,7 @@ def export(
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Write one head's exact vectors, for your own index, store or runtime.
+    """Write one head's exact vectors, for your own index or store.
 
     `concf export runs/first --to parquet --out vectors`
 

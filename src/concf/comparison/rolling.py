@@ -11,9 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
-import torch
 
-from concf.baselines import als
 from concf.comparison.compare import compare, spread
 from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
@@ -23,7 +21,7 @@ from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
 from concf.data.split import Split, SplitRecipe
-from concf.errors import ConfigError, DataError, MissingExtraError, note, option
+from concf.errors import ConfigError, DataError, option
 from concf.evaluation.evaluate import at_lengths
 from concf.runtime.arguments import check_count
 from concf.runtime.text_tables import short
@@ -32,7 +30,6 @@ from concf.strong.update import update as update_run
 
 METRICS = ("ndcg@10", "hit@10", "recall@50")
 UPDATED = " updated"  # ends the names of models that were updated, not trained again
-SWEEPS = {"baseline": 8.0, "fast": 150.0, "default": 400.0, "thorough": 2000.0}  # cost of a fit, in sweeps of ALS
 
 
 @dataclass
@@ -65,22 +62,6 @@ class Rolling:
             rows.append([name, *means, f"{np.mean([cell['seconds'] for cell in cells]):.1f}"])
         return header, rows
 
-    def plot(self, path: str | Path) -> None:
-        """Draw the first metric of every model over the cuts into a .svg, .png or .pdf file."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise MissingExtraError("matplotlib", "report", "a plot") from None
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axes, metric = figure.subplots(), self.metrics[0]
-        for name, cells in self.models.items():
-            axes.plot([cell["warm"][metric] for cell in cells], marker="o", label=name)
-        axes.set_xticks(range(len(self.windows)), [f"{each['from']}\nto {each['to']}" for each in self.windows])
-        axes.set_ylabel(f"{short(metric)} of warm users")
-        axes.set_ylim(bottom=0)
-        axes.legend()
-        figure.savefig(Path(path))
-
 
 def evaluate_rolling(
     source: Any, models: Sequence[str] = (f"{PREFIX}strong",), *, cuts: int = 3, update: bool = False,
@@ -99,9 +80,6 @@ def evaluate_rolling(
     """
     settings, names = chosen(options), at_lengths(metrics)
     splits = rolling_splits(source, cuts, settings)
-    minutes = cost(splits, models, update) / 60
-    estimate = f"about {minutes:.0f} minutes, or half or twice that" if minutes > 2 else "a minute or two"
-    note(f"{cuts} cut{'s' * (cuts > 1)}: {estimate}")
     cells: dict[str, list[dict[str, Any]]] = {}
     for split in splits:
         for entrant in compare(split, models, seeds=1, metrics=names, log=log).entrants:
@@ -182,24 +160,3 @@ def _next(run: StrongRun, split: Split) -> StrongRun:
     changed = {"protocol": split.recipe.protocol, "reading": {}}  # the frame is no file of the user's
     run.data = replace(run.data, recipe=run.data.recipe.model_copy(update=changed))
     return update_run(run, fresh, device=run.device)
-
-
-def cost(splits: Sequence[Split], models: Sequence[str], update: bool = False) -> float:
-    """Estimate the seconds of `evaluate_rolling`, within a factor of two or three.
-
-    A sweep of ALS is timed on the first split; `SWEEPS` has how many of them a fit takes.
-    """
-    first = splits[0].train
-    solver = als.ALS(als.Pairs.observed(first, torch.device("cpu")), first.shape, 64)
-    begin = time.perf_counter()
-    solver.fit(solver.start(0), 0.01, 0.003, 1)
-    sweep, sweeps = time.perf_counter() - begin, 0.0
-    for model in named_models(list(models)).values():
-        fitted, *others = model.settings()
-        if not isinstance(fitted, Trained):
-            sweeps += SWEEPS["baseline"] * (min(len(others) + 1, 30) + 1)
-        elif fitted.ship == "head":  # of one training with the consensus
-            budget = getattr(fitted.settings(), "budget", "thorough")
-            sweeps += SWEEPS[budget] * (1 + (update and fitted.refits) / 2)
-    pairs = sum(split.known_before("test").sum() for split in splits)
-    return float(sweep * sweeps * pairs / first.nnz)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 MAX_ID_BYTES = 1024
-MAX_TEXT = 2**31 - 1  # bytes of an Arrow array of strings
 
 
 class Ids:
@@ -63,17 +62,6 @@ class Ids:
     def take(self, positions: NDArray[Any]) -> Ids:
         """Return the ids at ascending positions."""
         return Ids(self.values[positions])
-
-    def to_arrow(self) -> Any:
-        """Arrow array [n] of int64 or text on the same buffers; converting values would make pyarrow load pandas."""
-        import pyarrow as pa
-
-        parts = (self.values,) if self.are_integers else self.to_bytes()[::-1]
-        buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in parts)]
-        if self.are_integers:
-            return pa.Array.from_buffers(pa.int64(), len(self), buffers)
-        text = pa.Array.from_buffers(pa.large_string(), len(self), buffers)
-        return text if parts[0][-1] > MAX_TEXT else text.cast(pa.string())
 
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and their offsets."""

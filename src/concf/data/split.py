@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from concf.runtime.arguments import check_seed
 from concf.runtime.files import mapped, new_folder, sha256
 from concf.runtime.provenance import VERSION
 from concf.runtime.settings import Settings
-
-if TYPE_CHECKING:
-    from concf.runtime.process_group import ProcessGroup  # which loads PyTorch
 
 FORMAT = 3  # of the folder; any other is refused
 MANIFEST = "manifest.json"
@@ -164,11 +161,6 @@ class Split:
     def test(self) -> csr_array:
         """[users, items] the evaluated pairs of the test part."""
         return self.interactions.matrix(self.parts == TEST)
-
-    def share(self, group: ProcessGroup) -> None:
-        """Share the memory of the training and validation matrices among the processes of a machine."""
-        for part in ("train", "valid"):
-            vars(self)[part] = group.shared(partial(self.part, part))
 
     def part(self, name: str) -> csr_array:
         """[users, items] the part called train, valid or test."""

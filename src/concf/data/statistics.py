@@ -17,12 +17,10 @@ NEWEST = 0.1  # share of the pairs in which new users and items are counted
 LARGEST = 3
 
 
-def columns_of(source: Any, reading: Reading | None = None) -> dict[str, Any]:
-    """{"used": {role: column}, "ignored": [columns]} of a file, the first of many, or an object; {}: no columns."""
+def columns_of(source: Any, reading: Reading | None = None) -> dict[str, str]:
+    """{role: column} of a file, the first of many, or an object."""
     files, reading = files_of(source), reading or Reading()
-    table = scan_object(source, reading) if files is None else scan_files(files, reading)[0]
-    others = table.others
-    return {} if others is None else {"used": table.columns, "ignored": others.collect_schema().names()}
+    return (scan_object(source, reading) if files is None else scan_files(files, reading)[0]).columns
 
 
 def describe(log: Interactions) -> dict[str, Any]:

@@ -91,14 +91,6 @@ class ConCF(Recommender):
     ) -> None:
         self._take({"preset": preset, "seed": seed, "device": device, **settings})
 
-    @classmethod
-    def from_preset(cls, name: str, *, seed: int = 0, device: str | None = None, **settings: Unpack[Changes]) -> Self:
-        """Make a model with the settings of a preset, and changes to them; `concf.PRESETS` has the names.
-
-        ConCF.from_preset("reference", consensus={"weight": 0.1})
-        """
-        return cls(name, seed=seed, device=device, **settings)
-
     def fit(
         self, data: Log | Split, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None, **options: Unpack[LogOptions],

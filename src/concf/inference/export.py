@@ -1,4 +1,4 @@
-"""Export one head's exact vectors to an index, a store or a runtime.
+"""Export one head's exact vectors to an index or a store.
 
 A head ranks by <user_u, item_i> + bias_i. The bias is folded into the vectors,
 
@@ -37,13 +37,6 @@ ABOUT = "export.json"  # metadata in a folder of vectors; `metadata` in an .npz 
 SCORE = "inner product of a user's and an item's vector; the item bias is a dimension of the item, against the user's 1"
 RECALL_AT, RECALL_USERS = 50, 1000  # to measure an approximate index
 CONNECTIVITY, EFFORT_TO_BUILD, EFFORT_TO_SEARCH = 32, 200, 128  # HNSW's M, efConstruction, efSearch
-ONNX_MODEL = """<ir_version: 8, opset_import: ["": 17], producer_name: "concf">
-head (int64[b] user, int64[1] k) => (float[b, length] scores, int64[b, length] items) {
-    rows = Gather (user_vectors, user)
-    all_scores = Gemm <transB = 1> (rows, item_vectors)
-    length = Min (k, items_there_are)
-    scores, items = TopK (all_scores, length)
-}"""  # versions that any runtime since 2022 reads
 
 Floats = NDArray[np.float32]
 Searched = Callable[[Floats, int], NDArray[Any]]  # [q, d] vectors, k -> [q, k] item positions
@@ -93,7 +86,7 @@ def export(
     """Write a head's vectors; returns the metadata with `to`, `out` and the sizes of `files`.
 
     head:        its name; None: the best head
-    to:          npz (a file), parquet, usearch, faiss or onnx (a folder each)
+    to:          npz (a file), parquet, usearch or faiss (a folder each)
     out:         a file or folder that does not exist yet; it appears complete or not at all
     approximate: search by HNSW, whose recall against exact search is measured
     catalogue:   new items get vectors by their attributes, rare ones in part
@@ -198,27 +191,11 @@ def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) 
     return _write_beside_index(vectors, folder, search, {"efSearch": EFFORT_TO_SEARCH})  # which the file keeps
 
 
-def _write_onnx(vectors: Vectors, folder: Path, _approximate: bool, onnx: Any) -> Vectors:
-    """Write `model.onnx`: user int64 [b], k int64 [1] -> scores float32 [b, k], items int64 [b, k]; ties as `rank`."""
-    size, n_items = vectors.user.nbytes + vectors.item.nbytes, np.array([len(vectors.item)])
-    if size > 2**31 - 2**20:  # a protobuf message holds less than 2 GiB
-        raise ConfigError(f"an ONNX file holds less than 2 GiB, not {size / 2**30:.1f}. Export with --to parquet")
-    constants = {"user_vectors": vectors.user, "item_vectors": vectors.item, "items_there_are": n_items}
-    model = onnx.parser.parse_model(ONNX_MODEL)
-    model.producer_version, model.graph.name = VERSION, f"concf-{vectors.about['head']}"
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
-    onnx.helper.set_model_props(model, {"concf": json.dumps(vectors.about)})
-    onnx.save(model, folder / "model.onnx")
-    _write_ids(vectors, folder)
-    return vectors
-
-
 # (vectors, file or folder, whether the index may be approximate, the optional library) -> the vectors as written
 FORMATS: dict[str, Callable[[Vectors, Path, bool, Any], Vectors]] = {
-    "npz": _write_npz, "parquet": _write_parquet, "usearch": _write_usearch, "faiss": _write_faiss, "onnx": _write_onnx,
+    "npz": _write_npz, "parquet": _write_parquet, "usearch": _write_usearch, "faiss": _write_faiss,
 }  # fmt: skip
 LIBRARIES = {  # module, package, extra of concf
     "usearch": ("usearch.index", "usearch", "index"),
     "faiss": ("faiss", "faiss-cpu", "index"),
-    "onnx": ("onnx", "onnx", "onnx"),
 }

@@ -25,7 +25,6 @@ from concf.evaluation.validation import fitting_metric
 from concf.runs.fold_in import FoldIn
 from concf.runs.settings import RunSettings
 from concf.runtime.arguments import check_cutoffs
-from concf.runtime.process_group import ProcessGroup
 
 
 @dataclass
@@ -245,10 +244,6 @@ class Run(ABC):
     def log(self) -> csr_array:
         """[users, items] learned pairs, by the weights of the settings."""
         return self.data.log(self.learned)
-
-    def share_log(self, group: ProcessGroup) -> None:
-        """Share the memory of `log` among the processes of a machine."""
-        vars(self)["log"] = group.shared(lambda: self.data.log(self.learned))
 
     @property
     def chosen(self) -> dict[str, dict[str, float]]:

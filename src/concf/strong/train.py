@@ -57,8 +57,6 @@ def train_strong(
     if not job.resume:
         check_memory(data, settings, device, job.group)
     run = StrongRun(data, settings, seed, device)
-    if job.group.several:
-        run.share_log(job.group)
     stages = _stages(run, job)
     with job.begun(run, stages):
         run_stages(run, stages, job)
