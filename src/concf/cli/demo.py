@@ -18,7 +18,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder to write; that of an earlier demo is replaced.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
-    """Train the default preset on simulated data, compare it with tuned baselines, explain one list, write a report.
+    """Train the default preset on simulated data, compare it with tuned baselines, write a report.
 
     It takes less than a minute. Then `concf serve demo/run` shows the model in a browser.
     """
@@ -29,30 +29,12 @@ def demo(
         typer.echo(json.dumps(report))
         return
     _print_metrics(report)
-    example = report["example"]
-    history = ", ".join(map(str, example["history"][:10])) + (" ..." if len(example["history"]) > 10 else "")
-    typer.echo()
-    used = f"in training, user {example['user']} used {example['used']} items ({history})"
-    print_text(f"One user's list: {used}; {example['held_out']} more are held out. The consensus recommends:")
-    rows = [
-        [str(each["rank"]), str(each["item"]), "yes" if each["held_out"] else "",
-         ", ".join("-" if rank is None else str(rank) for rank in each["votes"].values()),
-         ", ".join(map(str, each["similar"]))]
-        for each in example["items"]
-    ]  # fmt: skip
-    print_table(["rank", "item", "held out", "rank by each voter", "most similar used items"], rows)
-    print_text(f"The voters, in this order: {', '.join(example['items'][0]['votes'])}.")
     install = "" if all(map(find_spec, LIBRARIES)) else " (first: pip install 'concf[serve]')"
-    commands = {
-        f"concf serve {report['run']}": f"explore it in a browser{install}",
-        f"concf recommend {report['run']} --users {example['user']} -k 10": "recommend, here or into a file",
-        "concf train your.csv --out run": "train on your own log",
-    }
     page = report["report"] or "none, it needs pip install 'concf[report]'"
     typer.echo(f"\nDone in {report['seconds']:.0f} s. Report: {page}. Run: {report['run']}. Next:")
-    width = max(map(len, commands))
-    for command, purpose in commands.items():
-        typer.echo(f"  {command:<{width}}  # {purpose}")
+    typer.echo(f"  concf serve {report['run']}  # explore it in a browser{install}")
+    typer.echo(f"  concf recommend {report['run']} -k 10  # recommend, here or into a file")
+    typer.echo("  concf train your.csv --out run  # train on your own log")
 
 
 def _print_metrics(report: dict[str, Any]) -> None:
@@ -78,8 +60,6 @@ def _print_metrics(report: dict[str, Any]) -> None:
         f"p: paired t-test over users, on this one split. ConCF: the preset {report['preset']}, for so small a log "
         f"with {changes}. Baselines: the best of several settings on the same validation part ({tried})."
     )
-    if "ials" in report["without"]:
-        print_text("iALS is left out, since it needs: pip install 'concf[baselines]'.")
 
 
 def _verdict(gains: dict[str, dict[str, Any]]) -> str:

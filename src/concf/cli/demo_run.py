@@ -37,7 +37,6 @@ SMALL_GRIDS = {
     "ials": Candidate(IALS, {"factors": (64,), "alpha": (2.0, 5.0, 10.0), "regularisation": (15.0, 30.0, 60.0)}),
 }
 CHANGES: dict[str, Any] = {"dimensions": 64}  # for a small log
-EXPLAINED, SIMILAR = 5, 2  # items of the example's list, and most similar used items of each
 
 
 def run(out: str | Path = "demo") -> dict[str, Any]:
@@ -48,8 +47,6 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
     Returns what `demo.json` holds, among it
     rows:    "kind" baseline or ConCF, "name", "means" on test, "validation", "chosen" settings
     gains:   of the consensus and of the best head, for each metric: the gain over the best baseline
-    stages:  of training: settings chosen, validation metrics, seconds
-    example: what the consensus recommends to one user, and why
     """
     begin, out = time.monotonic(), Path(out)
     with new_folder(out, marker=SUMMARY, overwrite=True) as fresh:
@@ -62,22 +59,12 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             baselines = compare(data, models, seeds=1)
             learned = train(data, settings, device="cpu", out=home.path)
             ours = learned.evaluate(at=AT)
-            gathered = gather(learned, home.description(), name=out.resolve().name)
         with suppress(MissingExtraError):
             from concf.report.page import page
 
-            (fresh / REPORT).write_text(page(gathered), encoding="utf-8")
-        best, user = learned.best_head(), gathered["examples"][len(gathered["examples"]) // 2]  # of medium activity
-        example = {
-            "by": CONSENSUS, "user": user["user"], "used": user["used"], "held_out": len(user["held_out"]),
-            "history": [each["item"] for each in user["history"]],
-            "items": [
-                {"rank": rank, "item": each["item"], "held_out": each["hit"],
-                 "similar": [used["item"] for used in why["because"][:SIMILAR]],
-                 "votes": {vote["head"]: vote["rank"] for vote in why["heads"]}}
-                for rank, (each, why) in enumerate(zip(user["lists"][CONSENSUS], user["votes"], strict=True), 1)
-            ][:EXPLAINED],
-        }  # fmt: skip
+            content = gather(learned, home.description(), name=out.resolve().name)
+            (fresh / REPORT).write_text(page(content), encoding="utf-8")
+        best = learned.best_head()
         summary = {
             "data": data.summary(), "preset": DEFAULT, "changes": CHANGES, "metric": METRIC, "best_head": best,
             "rows": [
@@ -93,8 +80,7 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
                 ),
             ],
             "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
-            "stages": gathered["stages"], "example": example,
-            "without": [name for name in SMALL_GRIDS if name not in models], "out": str(out), "run": str(out / RUN),
+            "out": str(out), "run": str(out / RUN),
             "report": str(out / REPORT) if (fresh / REPORT).is_file() else None, "seconds": time.monotonic() - begin,
         }  # fmt: skip
         (fresh / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
