@@ -119,7 +119,7 @@ def serve() -> None:
 def with_everything() -> None:
     """What the further extras are for."""
     concf("report", "run", "--out", "report.html")
-    for form in ("npz", "usearch", "faiss"):
+    for form in ("npz", "faiss"):
         concf("export", "run", "--to", form, "--out", f"export-{form}")
 
 

@@ -51,8 +51,7 @@ def train(
     out:      a folder for history and checkpoints
     resume:   continue the run in `out`, to exactly the same result as if it had not been killed; settings, seed and
               device default to the run's own
-    watch:    called with the record of every epoch or stage; a `Watcher`, such as `Lines` or `TensorBoard`,
-              also at the beginning and the end; one or several
+    watch:    called with the record of every epoch or stage; one function or several
     """
     if resume and out is None:
         raise ConfigError("to resume, say `out`: the folder of the run")

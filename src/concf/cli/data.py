@@ -1,7 +1,6 @@
 """`concf prepare`, and `concf data list`, `fetch`, `stats` and `write`."""
 
 import json
-from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,8 +88,7 @@ def data_statistics(
     """Count users, items, interactions and density of a log, before and after a filter or a protocol.
 
     Data sets of the catalogue are also shown after the filters of their papers. Also shown: the columns that are read,
-    the range of the times, events per week, the share of users and items that are new in the newest tenth of the log,
-    the largest users, and repeats.
+    the range of the times, events per week, the share of users and items that are new in the newest tenth of the log.
 
     `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
     """
@@ -136,12 +134,8 @@ def _in_words(columns: dict[str, Any], details: dict[str, Any]) -> dict[str, Any
     """Columns and details of a log, as lines to print."""
     lines = {"columns": ", ".join(f"{role} = {column}" for role, column in columns.items())} if columns else {}
     fresh = "{:.1%} (first seen in the newest tenth of the log)".format
-    forms: dict[str, Callable[[Any], str]] = {
-        "time_range": " to ".join, "events_per_week": "{:,.1f}".format, "newest_week": "{:,.1f}".format,
-        "largest_users": lambda users: ", ".join(f"{each['user']} ({each['events']:,g} events)" for each in users),
-        "new_users": fresh, "new_items": fresh,
-    }  # fmt: skip
-    return lines | {name: forms.get(name, "{:.1%}".format)(value) for name, value in details.items()}
+    forms = {"time_range": " to ".join, "events_per_week": "{:,.1f}".format}
+    return lines | {name: forms.get(name, fresh)(value) for name, value in details.items()}
 
 
 @app.command("write")

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -13,13 +12,12 @@ import typer
 from concf.cli.output import Json, print_heads, title_of
 from concf.cli.reading import READING, reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError, DataError
-from concf.runtime.system import Stopped, launch, stoppable
+from concf.runtime.system import Stopped, stoppable
 
 if TYPE_CHECKING:
     from concf.data.split import Split
     from concf.runs.checkpoint import RunFolder
     from concf.runs.run import Run
-    from concf.runs.settings import RunSettings
     from concf.runtime.process_group import ProcessGroup
 
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
@@ -46,7 +44,6 @@ def train(
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.", rich_help_panel=RUN)],
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RUN)] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUN)] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUN)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.", rich_help_panel=RUN)] = False,
 ) -> None:  # fmt: skip
     """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
@@ -56,43 +53,33 @@ def train(
     items for either. Other ways to read, filter and split a log: `concf prepare`.
 
     The paper's own model: `--preset reference`; without the consensus loss: `--set consensus.weight=0`. A killed run
-    continues, with exactly the same result: `concf train --resume --out runs/first`. On several machines:
+    continues, with exactly the same result: `concf train --resume --out runs/first`. By several processes:
     `torchrun --nproc-per-node 8 -m concf train ...`
     """
     from concf.models import choose_settings, run_settings, train_job
     from concf.runs.checkpoint import RunFolder
     from concf.runs.job import Job
     from concf.runs.watchers import Lines
-    from concf.runtime.process_group import joined, launched, restarted
+    from concf.runtime.process_group import joined, restarted
 
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DATA --out RUN, or continue: --resume --out RUN")
     if resume:
         refuse_options(log, "a resumed run has its data set already. Leave it out")
-    home, starts = RunFolder(out), processes > 1 and not launched()
+    home = RunFolder(out)
 
-    def choose(resume: bool) -> "RunSettings":
-        own = run_settings(home) if resume and preset is None else preset
+    with _resumable(out), joined() as group:
+        again = group.any(restarted())
+        resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
+        if again and group.is_main:
+            typer.echo("concf: a process failed, all are started again", err=True)
         words = [f"budget={budget}"] * (budget is not None) + ["refit=everything"] * final
         words += [*weighting(weights, half_life, age), *(change or [])]
-        return choose_settings(own, file=config, words=words, single=single)
-
-    with _resumable(out):
-        if starts:
-            choose(resume)  # a mistake is reported before any process starts
-            if not resume:
-                home.refuse_occupied()
-            launch(sys.argv[1:], processes)
-            return
-        with joined() as group:
-            again = group.any(restarted())
-            resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
-            if again and group.is_main:
-                typer.echo("concf: a process failed, all are started again", err=True)
-            settings = choose(resume)
-            data = _data(folder, home, seed, log, resume, group)
-            job = Job(home, resume, group, (Lines(),) if group.is_main else ())
-            run = train_job(data, settings, job, seed, device)
+        own = run_settings(home) if resume and preset is None else preset
+        settings = choose_settings(own, file=config, words=words, single=single)
+        data = _data(folder, home, seed, log, resume, group)
+        job = Job(home, resume, group, (Lines(),) if group.is_main else ())
+        run = train_job(data, settings, job, seed, device)
     if group.is_main:
         _report(run, out, as_json)
 

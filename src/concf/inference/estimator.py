@@ -109,8 +109,8 @@ class ConCF(Recommender):
         final:   refit on everything, the test part too: for production; the model then has no test metrics
         out:     a folder for the history, checkpoints and the model
         verbose: print a line to standard error for every ranking, where there is no progress bar
-        watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; or a
-                 watcher such as `concf.runs.watchers.TensorBoard`, or several
+        watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; one
+                 function or several
 
         Options, each described in `concf.data.prepare.LogOptions`:
         read:   user, item, count, timestamp (columns; None: found by their usual names; an index in a file without

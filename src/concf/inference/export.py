@@ -24,7 +24,7 @@ from pyarrow import parquet
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
-from concf.evaluation.ranking import NOTHING, rank
+from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import Factors
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
@@ -86,7 +86,7 @@ def export(
     """Write a head's vectors; returns the metadata with `to`, `out` and the sizes of `files`.
 
     head:        its name; None: the best head
-    to:          npz (a file), parquet, usearch or faiss (a folder each)
+    to:          npz (a file), parquet or faiss (a folder each)
     out:         a file or folder that does not exist yet; it appears complete or not at all
     approximate: search by HNSW, whose recall against exact search is measured
     catalogue:   new items get vectors by their attributes, rare ones in part
@@ -94,8 +94,8 @@ def export(
     target, folder = Path(out), to != "npz"
     if to not in FORMATS:
         raise ConfigError(f"--to {to!r}: choose from {', '.join(FORMATS)}")
-    if approximate and to not in ("usearch", "faiss"):
-        raise ConfigError("--approximate is for an index: choose --to usearch or faiss")
+    if approximate and to != "faiss":
+        raise ConfigError("--approximate is for an index: choose --to faiss")
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another --out")
     module, package, extra = LIBRARIES.get(to, ("json", "", ""))
@@ -108,7 +108,7 @@ def export(
     with new_folder(target, marker=ABOUT) if folder else new_file(target) as fresh:
         try:
             written = FORMATS[to](vectors, fresh, approximate, library)
-        except RuntimeError as error:  # how usearch and faiss report a full disk
+        except RuntimeError as error:  # how faiss reports a full disk
             raise OSError(str(error)) from error
         if folder:
             (fresh / ABOUT).write_text(json.dumps(written.about, indent=2) + "\n", encoding="utf-8")
@@ -159,24 +159,6 @@ def _write_beside_index(vectors: Vectors, folder: Path, search: Searched | None,
     return vectors
 
 
-def _write_usearch(vectors: Vectors, folder: Path, approximate: bool, usearch: Any) -> Vectors:
-    """Write `items.usearch`. It always holds a graph, so the items are levelled for exact search too."""
-    vectors = vectors.levelled()
-    index = usearch.Index(
-        ndim=vectors.item.shape[1], metric="ip", dtype="f32", connectivity=CONNECTIVITY,
-        expansion_add=EFFORT_TO_BUILD, expansion_search=EFFORT_TO_SEARCH,
-    )  # fmt: skip
-    index.add(np.arange(len(vectors.item)), vectors.item)
-    index.save(str(folder / "items.usearch"))
-
-    def search(users: Floats, k: int) -> NDArray[Any]:
-        matches = index.search(users, k)
-        return np.where(np.arange(k) < matches.counts[:, None], matches.keys.astype(np.int64), NOTHING)
-
-    effort = {"expansion_search": EFFORT_TO_SEARCH}  # not in the file: to be set again when it is opened
-    return _write_beside_index(vectors, folder, search if approximate else None, effort)
-
-
 def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) -> Vectors:
     """Write `items.faiss`: IndexFlatIP, or IndexHNSWFlat over levelled items."""
     if approximate:
@@ -193,9 +175,8 @@ def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) 
 
 # (vectors, file or folder, whether the index may be approximate, the optional library) -> the vectors as written
 FORMATS: dict[str, Callable[[Vectors, Path, bool, Any], Vectors]] = {
-    "npz": _write_npz, "parquet": _write_parquet, "usearch": _write_usearch, "faiss": _write_faiss,
+    "npz": _write_npz, "parquet": _write_parquet, "faiss": _write_faiss,
 }  # fmt: skip
 LIBRARIES = {  # module, package, extra of concf
-    "usearch": ("usearch.index", "usearch", "index"),
     "faiss": ("faiss", "faiss-cpu", "index"),
 }

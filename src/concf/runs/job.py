@@ -12,7 +12,7 @@ import torch
 from concf.errors import ConfigError, option
 from concf.runs.checkpoint import Resumable, RunFolder
 from concf.runs.run import Run
-from concf.runs.watchers import Watch, watched
+from concf.runs.watchers import Watch
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION
 
@@ -42,14 +42,15 @@ class Job:
                 folder.resume(run, trainer, teacher)
             elif folder is not None and main:
                 folder.begin(run, teacher)
-            with watched(run, None if folder is None else folder.path, self.watchers):
-                self.group.refuse_difference({
-                    "version of concf": VERSION, "data set": run.data.hash, "settings": run.settings.model_dump_json(),
-                    "seed": str(run.seed), "kind of device": run.device.type, "checkpoint": str(run.epoch),
-                    "teacher": str(teacher),
-                })  # fmt: skip
-                yield
-                self.group.barrier()  # all processes see the last checkpoint
+            for watch in self.watchers:
+                getattr(watch, "begin", lambda _: None)(run)
+            self.group.refuse_difference({
+                "version of concf": VERSION, "data set": run.data.hash, "settings": run.settings.model_dump_json(),
+                "seed": str(run.seed), "kind of device": run.device.type, "checkpoint": str(run.epoch),
+                "teacher": str(teacher),
+            })  # fmt: skip
+            yield
+            self.group.barrier()  # all processes see the last checkpoint
 
     def record(self, run: Run, record: dict[str, Any]) -> None:
         """Add the record of an epoch or stage to the history."""

@@ -101,7 +101,7 @@ def _stages(run: StrongRun, job: Job) -> Recipe:
     """The stages of a new run, or of the one that is resumed: of a training, an update or a combination."""
     before = job.folder.description() if job.folder is not None and job.resume else {}
     if job.group.several and ("update" in before or "combine" in before):
-        raise ConfigError("an update or a run of concf combine resumes in one process. Leave --processes out")
+        raise ConfigError("an update or a run of concf combine resumes in one process. Do without torchrun")
     if "update" in before:
         return Update(run, UpdateSettings.model_validate(before["update"]))
     if job.group.is_main:
