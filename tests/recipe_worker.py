@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import polars as pl
 import torch
@@ -19,7 +18,6 @@ from concf.data.split import Split
 from concf.models import choose_settings, train_job
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings
-from concf.runtime import process_group
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
 
 SEED = 5
@@ -68,7 +66,7 @@ def trained(name: str, group: ProcessGroup = ALONE, stop_after: int | None = Non
 def work(folder: Path) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    with joined(60) as group, patch.object(process_group, "PIECE", 256):  # lists are gathered in many pieces
+    with joined(60) as group:
         for name in CASES:
             run = trained(name, group, out=folder / f"run of {name}")
             assert run is not None

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,6 @@ def test_one_set_of_options_everywhere() -> None:
     records -= {"name", "before_test"}  # which follow from the protocol
     assert set(names) == records
     assert inspect.signature(ConCF.fit).parameters["options"].annotation == "Unpack[LogOptions]"
-    assert all(re.search(rf"\b{name}\b", str(ConCF.fit.__doc__)) for name in names)
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for command in (commands["prepare"], commands["data"].commands["stats"]):
         assert set(names) <= {each.name for each in command.params}

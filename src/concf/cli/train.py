@@ -224,7 +224,7 @@ def _data(
     source: Path | None, home: "RunFolder", seed: int | None, log: dict[str, Any], resume: bool, group: "ProcessGroup"
 ) -> "Split":
     """Load the data set, or make it from a log and keep it in the folder of the run."""
-    from concf.data.prepare import divided_again, split_of
+    from concf.data.prepare import split_of
     from concf.data.reading.scan import is_glob
     from concf.data.split import Split
 
@@ -238,8 +238,8 @@ def _data(
         if group.is_main:
             data.note_if_few()
         return data
-    if resume:  # the same log as before, or the run refuses it
-        return divided_again(str(source), home.data().recipe)
+    if resume:
+        return home.data()
     if group.is_main:
         home.refuse_occupied()
         data = split_of(source, seed or 0, **log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,12 +9,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import polars as pl
 
 from concf.comparison.compare import compare, spread
-from concf.comparison.measure import Fit
-from concf.comparison.models import PREFIX, Trained, named_models
-from concf.consensus.consensus import CONSENSUS
+from concf.comparison.models import PREFIX
 from concf.data.catalogue import CATALOGUE
 from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_log, reading_of
 from concf.data.protocols import TimeCut
@@ -25,11 +21,8 @@ from concf.errors import ConfigError, DataError, option
 from concf.evaluation.evaluate import at_lengths
 from concf.runtime.arguments import check_count
 from concf.runtime.text_tables import short
-from concf.strong.run import StrongRun
-from concf.strong.update import update as update_run
 
 METRICS = ("ndcg@10", "hit@10", "recall@50")
-UPDATED = " updated"  # ends the names of models that were updated, not trained again
 
 
 @dataclass
@@ -64,7 +57,7 @@ class Rolling:
 
 
 def evaluate_rolling(
-    source: Any, models: Sequence[str] = (f"{PREFIX}strong",), *, cuts: int = 3, update: bool = False,
+    source: Any, models: Sequence[str] = (f"{PREFIX}strong",), *, cuts: int = 3,
     metrics: Sequence[str] = METRICS, log: str | Path | None = None, **options: Unpack[LogOptions],
 ) -> Rolling:  # fmt: skip
     """Evaluate models at several cuts of a log; each is tuned on the window before the cut and fitted to all before it.
@@ -72,8 +65,6 @@ def evaluate_rolling(
     source:  a log with times, as for `prepare`
     models:  as for `compare`
     cuts:    number of test windows, which end with the log and lie one behind the other
-    update:  models of the preset strong are also trained once, before the first cut, and then updated; an update
-             filters nothing, so that their warm users may be a few more
     metrics: by the first, on validation, settings are chosen
     log:     JSON lines of the measurements; those that it holds are not repeated
     options: see `LogOptions`; `test` is the length of a window, such as 28d or a share of the pairs (default 0.1)
@@ -85,10 +76,6 @@ def evaluate_rolling(
         for entrant in compare(split, models, seeds=1, metrics=names, log=log).entrants:
             cell = {"warm": entrant.tests[0], "everyone": entrant.everyone[0], "seconds": entrant.fit_seconds[0]}
             cells.setdefault(entrant.name, []).append(cell)
-    for name, model in named_models(list(models)).items() if update else ():
-        fitted = next(iter(model.settings()))
-        if isinstance(fitted, Trained) and fitted.refits and fitted.ship == "consensus":
-            cells |= _updated(name.removesuffix(f" {CONSENSUS}"), fitted, splits, names)
     ends = [moment(float(np.asarray(split.interactions.timestamp).max())) for split in splits]
     windows = [split.held_out()[1] | {"to": end} for split, end in zip(splits, ends, strict=True)]
     return Rolling(windows, cells, names)
@@ -132,31 +119,3 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
         except DataError as error:
             raise DataError(f"the window from {moment(test_from)} on: {error}") from None
     return splits
-
-
-def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Train before the first cut, update at every later one, and measure the consensus and the best head."""
-    cells: dict[str, list[dict[str, Any]]] = {}
-    measured = Fit({}, tuple(metrics), keep_users=False, refit=True)
-    run: Any = None
-    for split in splits:
-        begin = time.perf_counter()
-        run = model.train(split, True, metrics[0]) if run is None else _next(run, split)
-        seconds = time.perf_counter() - begin
-        for ship, recommender in ((CONSENSUS, CONSENSUS), ("head", run.best_head())):
-            found = measured.measure(run.recommender(recommender), run.data, "test")
-            cell = {"warm": found["mean"], "everyone": found["everyone"], "seconds": seconds}
-            cells.setdefault(f"{name} {ship}{UPDATED}", []).append(cell)
-    return cells
-
-
-def _next(run: StrongRun, split: Split) -> StrongRun:
-    """Update a run by what is new in a later split, whose windows it takes over."""
-    log, times = split.interactions, np.asarray(split.interactions.timestamp)
-    rows = times > np.asarray(run.data.interactions.timestamp).max()
-    columns = {"user": log.user_ids.values[log.user[rows]], "item": log.item_ids.values[log.item[rows]]}
-    numbers = {"count": log.count[rows], "timestamp": times[rows]}
-    fresh = pl.DataFrame({name: column.tolist() for name, column in columns.items()} | numbers)
-    changed = {"protocol": split.recipe.protocol, "reading": {}}  # the frame is no file of the user's
-    run.data = replace(run.data, recipe=run.data.recipe.model_copy(update=changed))
-    return update_run(run, fresh, device=run.device)

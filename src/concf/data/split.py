@@ -322,18 +322,16 @@ class Split:
             (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path, *, verify: bool | None = None) -> Split:
+    def load(cls, folder: str | Path) -> Split:
         """Memory-map a folder that `save` wrote; one that is incomplete, changed or too new is refused.
 
-        verify: compare every file with its SHA-256, which reads them all; None: only folders up to `VERIFIED_BYTES`.
-        Missing and truncated files are always detected.
+        Folders up to `VERIFIED_BYTES` are compared with their SHA-256; missing and truncated files are always detected.
         """
         folder = Path(folder)
         manifest = _read_manifest(folder)
         files: dict[str, str | None] = manifest["files"]
         missing = [name for name in files if not (folder / name).is_file()]
-        if verify is None and not missing:
-            verify = sum((folder / name).stat().st_size for name in files) <= VERIFIED_BYTES
+        verify = sum((folder / name).stat().st_size for name in files if name not in missing) <= VERIFIED_BYTES
         for name, checksum in files.items():
             if name in missing:
                 raise DataError(f"{folder / name} is missing. Prepare the data set again")

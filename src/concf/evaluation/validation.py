@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from concf.data.split import Split
-from concf.errors import ConfigError, note
+from concf.errors import ConfigError
 from concf.evaluation.metrics import ACCURACY, flat_cells
 from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
@@ -21,7 +21,6 @@ USUAL = "recall@50"  # the paper's
 SMALL = 500  # candidates: with fewer, 50 ranks are a large share of them
 SHORTEST = 5  # least cutoff of NDCG
 ORDERLESS = ("recall", "precision", "hit")  # do not depend on the order of the first ranks
-BLUNT = 0.5  # share of its greatest value that a random order reaches
 
 
 class Validation:
@@ -68,7 +67,7 @@ class Validation:
             share, device = self.group.share(self.n_users), self.users.device
             local = torch.zeros(share.stop - share.start, dtype=torch.float64, device=device)
             local[self.users] = torch.from_numpy(scores).to(device)
-            scores = self.group.gather(local, self.n_users).cpu().numpy()[self.validated]
+            scores = self.group.gather(local).cpu().numpy()[self.validated]
         return np.asarray(scores)
 
     def held_out(self, lists: Tensor) -> Tensor:
@@ -133,24 +132,12 @@ def fitting_metric(metric: str, data: Split) -> str:
 
 
 def refuse_blind(metric: str, data: Split) -> None:
-    """Raise if a metric is equal for every order of the items; warn if the order hardly matters to it."""
+    """Raise if a metric is equal for every order of the items."""
     name, n = parsed(metric)
-    if name not in ORDERLESS:
-        return
-    share = np.minimum(1.0, n / np.maximum(_candidates(data), 1))
-    if name == "hit":
-        share = 1 - (1 - share) ** np.diff(data.valid.indptr)[data.validated]
-    chance = float(share.mean())
-    better = f"Choose {fitting_metric(AUTO, data)}, or leave it at {AUTO}"
-    if chance == 1:
+    if name in ORDERLESS and (_candidates(data) <= n).all():
         raise ConfigError(
             f"training.metric = {metric!r} cannot tell one epoch from another: no validated user has more than {n} "
-            f"items to rank. {better}"
-        )
-    if chance >= BLUNT:
-        note(
-            f"training.metric = {metric!r}: a random order comes to {chance:.0%} of its greatest value; it hardly "
-            f"tells one epoch from another. {better}"
+            f"items to rank. Choose {fitting_metric(AUTO, data)}, or leave it at {AUTO}"
         )
 
 

@@ -112,14 +112,7 @@ class ConCF(Recommender):
         watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; one
                  function or several
 
-        Options, each described in `concf.data.prepare.LogOptions`:
-        read:   user, item, count, timestamp (columns; None: found by their usual names; an index in a file without
-                header), rating, min_rating, dislike_below, dislikes, time_format, bad_times, format, separator, header,
-                ordered. Counts matter only if the settings say so: ConCF(weights={"function": "log"})
-        filter: min_user, min_item (by default 5), counts, core; see `concf.data.interactions.Filter`
-        split:  protocol (random, leave-last, time, new-users, new-items, released, paper, or given); valid, test
-                (shares to validate and to test on, 0.1 each; with `given`, two more logs), newest, at_least, last,
-                valid_from, test_from, wanted
+        options: to read, filter and split the log, see `concf.data.prepare.LogOptions`
         """
         settings = choose_settings(self.settings, {"refit": "everything"}) if final else self.settings
         split = split_of(data, self.seed, **options)

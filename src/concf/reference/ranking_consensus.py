@@ -110,7 +110,7 @@ class RankingConsensus:
             consistency_temperature=chosen.consistency_temperature,
         )  # fmt: skip
         if not self.teacher:
-            self.target.copy_(self.group.gather(both[:, : self.target.shape[1]], self.model.n_users))
+            self.target.copy_(self.group.gather(both[:, : self.target.shape[1]]))
         if not chosen.window_moves and self.n_rankings == window + 1:
             self.window = self.queue[-window:]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
@@ -144,7 +144,7 @@ class RankingConsensus:
 
     def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
         """Gather lists [local users, ...] of all users."""
-        return self.group.gather(lists, self.model.n_users, dim).clone()
+        return self.group.gather(lists, dim).clone()
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """Validation metric of each head and consensus."""
@@ -164,7 +164,7 @@ class RankingConsensus:
         number = {id(ranking): n for n, ranking in enumerate(rankings)}
         return {
             "target": self.target, "n_rankings": self.n_rankings,
-            "rankings": [self.group.gather(ranking, self.model.n_users, 1) for ranking in rankings],
+            "rankings": [self.group.gather(ranking, 1) for ranking in rankings],
             "queue": [number[id(ranking)] for ranking in self.queue],
             "window": [number[id(ranking)] for ranking in self.window],
         }  # fmt: skip

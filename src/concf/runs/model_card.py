@@ -14,15 +14,6 @@ from concf.runs.run import Run
 from concf.runtime.provenance import VERSION
 from concf.runtime.text_tables import markdown, settings_line
 
-HELD_OUT = {  # protocol -> what it holds out
-    "random": "a share of each user's items, drawn at random",
-    "released": "a share of each user's items, drawn at random, of users and items with at least 10 interactions",
-    "paper": "a share of each user's items, drawn at random from pairs whose user and item have at least 10",
-    "leave-last": "each user's newest items",
-    "time": "everything from a point in time on",
-    "given": "what came in files of its own",
-    "new-users": "whole users, for whom part of their items is predicted from the rest",
-}
 AT_RANDOM = ("random", "released", "paper", "new-users")
 
 
@@ -47,14 +38,13 @@ def _data(run: Run) -> str:
     data, recipe = run.data.whole or run.data, run.data.recipe
     sizes, parts = data.interactions.statistics(), data.counts()
     protocol = recipe.protocol.model_dump(mode="json", exclude={"name"}, exclude_none=True)
-    held_out = f": holds out {HELD_OUT[recipe.protocol.name]}" if recipe.protocol.name in HELD_OUT else ""
     rows = {
         "source": recipe.source.get("name", ""),
         "SHA-256 of the source": _hash(recipe.source.get("sha256", {})),
         "split hash": data.hash,
         "users, items, pairs": f"{sizes['users']:,}, {sizes['items']:,}, {sizes['interactions']:,}",
         "filters": "; then ".join(each.describe() for each in recipe.filters) or "none",
-        "protocol": f"{recipe.protocol.name}{held_out} ({settings_line(protocol | {'seed': recipe.seed})})",
+        "protocol": f"{recipe.protocol.name} ({settings_line(protocol | {'seed': recipe.seed})})",
         "pairs to train, validate, test": f"{parts['train']:,}, {parts['valid']:,}, {parts['test']:,}",
     }
     for number, log in enumerate(run.updates, 1):

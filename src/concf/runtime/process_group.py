@@ -23,7 +23,6 @@ from torch import Tensor
 from concf.errors import ConfigError, PeerError
 
 TIMEOUT = 600.0  # seconds to wait for the others: more than rank 0 takes to read a log or write a file
-PIECE = 1 << 24  # bytes of each process that are gathered at a time
 
 
 @dataclass(frozen=True)
@@ -66,23 +65,9 @@ class ProcessGroup:
         for part, total in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
             part.copy_(total.view(part.shape))
 
-    def gather(self, part: Tensor, n: int, dim: int = 0) -> Tensor:
-        """Gather all n along a dimension, of which each process holds its share; in pieces, to save memory."""
-        if not self.several:
-            return part
-        local, shares = part.movedim(dim, 0), [self.share(n, rank) for rank in range(self.size)]
-        step = max(1, PIECE // max(1, local.shape[1:].numel() * part.element_size()))
-        shape = [*part.shape]
-        shape[dim] = n
-        whole = torch.empty(*shape, dtype=part.dtype, device=part.device)
-        rows = whole.movedim(dim, 0)
-        for begin in range(0, max(each.stop - each.start for each in shares), step):
-            pieces = [range(each.start, each.stop)[begin : begin + step] for each in shares]
-            lengths = [len(piece) for piece in pieces]
-            gathered = torch.split(self._gather(local[begin : begin + step], lengths), lengths)
-            for piece, block in zip(pieces, gathered, strict=True):
-                rows[piece.start : piece.stop] = block
-        return whole
+    def gather(self, part: Tensor, dim: int = 0) -> Tensor:
+        """Gather all rows along a dimension, of which each process holds its share."""
+        return self.join(part.movedim(dim, 0)).movedim(0, dim).contiguous() if self.several else part
 
     def lengths(self, part: Tensor) -> list[int]:
         """Number of rows on each rank."""
