@@ -145,8 +145,8 @@ def cut(folder: Path) -> None:
 
 DAMAGED = {
     "cut short": (cut, "cut short or damaged"),
-    "newer run": (lambda folder: change_run(folder, format=9), "newer than the format"),
-    "newer checkpoint": (lambda folder: change_checkpoint(folder, format=9), "newer than the format"),
+    "newer run": (lambda folder: change_run(folder, format=9), "newer. Update concf"),
+    "newer checkpoint": (lambda folder: change_checkpoint(folder, format=9), "newer. Update concf"),
     "no seed": (lambda folder: change_run(folder, data={}), "run.json: damaged"),
     "checkpoint of another seed": (lambda folder: change_checkpoint(folder, seed=3), "the run has seed 3, not 0"),
     "checkpoint without a ranking": (lambda folder: change_trainer(folder, queue=[77]), "does not fit the run"),

@@ -114,7 +114,7 @@ def parsed(metric: str) -> tuple[str, int]:
     name, _, n = metric.partition("@")
     if name not in ACCURACY or not n.isdecimal() or int(n) < 1:
         raise ConfigError(
-            f"training.metric = {metric!r}: expected one of {', '.join(ACCURACY)} at a length, as {USUAL}, or {AUTO}"
+            f"training.metric = {metric!r}: expected {AUTO}, {USUAL}, or at a length {', '.join(ACCURACY)}"
         )
     return name, int(n)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack
 
 from concf.data.prepare import split_of
 from concf.errors import ConfigError
@@ -23,7 +23,7 @@ from concf.strong.update import UpdateOptions, update
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
     from scipy.sparse import sparray, spmatrix
 
     from concf.data.prepare import LogOptions
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Files: TypeAlias = "str | Path | Sequence[str | Path]"
     Frame: TypeAlias = "pl.DataFrame | pl.LazyFrame | pd.DataFrame | ArrowStream"
-    Matrix: TypeAlias = "sparray | spmatrix | NDArray[Any] | tuple[ArrayLike, ArrayLike]"
+    Matrix: TypeAlias = "sparray | spmatrix | tuple[ArrayLike, ArrayLike]"
     Log: TypeAlias = "Files | Frame | Matrix | Sequence[tuple[Any, ...]] | Mapping[Any, Iterable[Any]]"
 
     class ArrowStream(Protocol):
@@ -42,23 +42,6 @@ if TYPE_CHECKING:
 
 DEFAULTS = {"preset": DEFAULT, "seed": 0, "device": None}
 NO_PICKLE = "a fitted model is not pickled: a pickle runs code. Use model.save(folder) and ConCF.load(folder)"
-
-
-class Changes(TypedDict, total=False):
-    """Changes to a preset, as settings of its model; docs/training.md lists the settings of both models."""
-
-    budget: str
-    refit: str
-    dimensions: int
-    popularity_groups: int
-    consensus_users: int | None
-    objectives: Sequence[str] | str
-    losses: Mapping[str, object]
-    model: Mapping[str, object]
-    consensus: Mapping[str, object]
-    balance: Mapping[str, object]
-    training: Mapping[str, object]
-    weights: Mapping[str, object]
 
 
 class ConCF(Recommender):
@@ -86,9 +69,7 @@ class ConCF(Recommender):
     also the attributes `run` (history, settings, data, evaluation), `user_ids` and `item_ids`.
     """
 
-    def __init__(
-        self, preset: str = DEFAULT, *, seed: int = 0, device: str | None = None, **settings: Unpack[Changes]
-    ) -> None:
+    def __init__(self, preset: str = DEFAULT, *, seed: int = 0, device: str | None = None, **settings: Any) -> None:
         self._take({"preset": preset, "seed": seed, "device": device, **settings})
 
     def fit(
@@ -101,7 +82,7 @@ class ConCF(Recommender):
             model.fit({"alice": ["a", "b"], "bob": ["b", "c"]})
 
         A frame is of polars, pandas, or any library with the Arrow PyCapsule interface; a matrix [users, items] is
-        sparse or dense, its cells counts; two arrays are (users, items); a tuple is (user, item[, count][, time]).
+        sparse, its cells counts; two arrays are (users, items); a tuple is (user, item[, count][, time]).
         A log with times is split by time: its newest tenth for testing, the tenth before for validation, which chooses
         settings and epochs; without times, a tenth of each user's items for either (docs/time.md). An option that is
         None has the default of `concf train`. A prepared folder and a `Split` are split already: they take none.
@@ -174,31 +155,13 @@ class ConCF(Recommender):
         self._params = {"preset": preset, "seed": seed, "device": self.device, **changed}
         self.settings, self.seed = settings, seed
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters of the constructor: preset, seed, device, and changes.
-
-        deep: also each setting, as `consensus__weight`, for `set_params`
-        """
-        params = dict(self._params)
-        if deep:
-            for group, value in self.settings.model_dump().items():
-                if isinstance(value, Mapping):
-                    params |= {f"{group}__{name}": each for name, each in value.items()}
-        return params
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, of scikit-learn
+        """Return the parameters of the constructor: preset, seed, device, and changes."""
+        return dict(self._params)
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters for the next `fit`: set_params(seed=1, consensus__weight=0.1). Returns the model itself.
-
-        A group of settings (consensus={...}) replaces the changes of that group; a single one is added to them.
-        """
-        known = {*DEFAULTS, *type(self.settings).model_fields, *self.get_params()}
-        changed = dict(self._params)
-        for name, value in params.items():
-            if name not in known:
-                raise ConfigError(f"unknown parameter {name!r}; there are {', '.join(sorted(known))}")
-            group, _, setting = name.partition("__")
-            changed[group] = {**(changed.get(group) or {}), setting: value} if setting else value
-        self._take(changed)
+        """Change parameters for the next `fit`, such as seed=1; a group (consensus={...}) replaces its changes."""
+        self._take(self._params | params)
         return self
 
     def __copy__(self) -> Self:

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, option
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
 from concf.runtime.files import BLANK, FIELD, held, is_partial, new_file, refuse_changed, seal
@@ -86,8 +86,7 @@ class RunFolder:
         """Refuse a folder that holds a run or something else than a run's own data set."""
         if self.begun:
             raise ConfigError(
-                f"{self.path}: holds a run already. Continue with: concf train --resume --out {self.path} (in Python: "
-                "concf.train with resume=True); or choose another folder"
+                f"{self.path}: holds a run already. Continue it with {option('resume', True)}, or choose another"
             )
         if self.path.exists() and not (
             self.path.is_dir()
@@ -145,7 +144,7 @@ class RunFolder:
                 seal(fresh)
             except SafetensorError as error:
                 raise DataError(
-                    f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left as it was"
+                    f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left"
                 ) from None
             fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
         self._write_card(run)
@@ -186,7 +185,7 @@ class RunFolder:
                 tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
+                f"{path}: cut short or damaged ({error}). Restore a copy, or remove it to start again"
             ) from None
         _refuse_another(description, run, path)
         device, rest = run.device, description["state"]
@@ -195,9 +194,7 @@ class RunFolder:
         try:
             run.load_state_dict(unflatten(rest, tensors))
             if trainer and resumed is None and not run.finished:
-                raise ConfigError(
-                    f"{self.path}: was saved without its trainer, and cannot be resumed. Train with another --out"
-                )
+                raise ConfigError(f"{self.path}: saved without its trainer, it cannot be resumed. Choose another --out")
             if trainer and resumed is not None:
                 trainer.load_state_dict(unflatten(resumed, tensors))
         except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -220,9 +217,7 @@ class RunFolder:
         if folder is None or not Path(folder).is_dir():
             was = "was not in a folder" if folder is None else f"was in {folder}, where it is no longer"
             known = f"split hash {description['data']['split_hash'][:16]}"
-            raise DataError(
-                f"{self.path}: its data set ({known}) {was}. Say where it is now: concf evaluate RUN --data DIR"
-            )
+            raise DataError(f"{self.path}: its data set ({known}) {was}. Say where it is: {option('data')}")
         return Split.load(folder)
 
     def _history(self, epoch: int) -> list[dict[str, Any]]:
@@ -254,12 +249,8 @@ def _description(run: Run) -> dict[str, Any]:
 def _known(description: dict[str, Any], path: Path) -> dict[str, Any]:
     """Check that a description has the format of this version, and all its parts."""
     if description["format"] != FORMAT:
-        older = description["format"] < FORMAT
-        advice = "Train the run again" if older else "Update concf"
-        raise DataError(
-            f"{path}: format {description['format']}, {'older' if older else 'newer'} than the format {FORMAT} of this "
-            f"concf ({VERSION}). {advice}"
-        )
+        advice = "older. Train the run again" if description["format"] < FORMAT else "newer. Update concf"
+        raise DataError(f"{path}: concf {VERSION} reads format {FORMAT}, and this is {description['format']}, {advice}")
     _ = description["model"], description["settings"], description["seed"], description["data"]["split_hash"]
     return description
 
@@ -282,9 +273,7 @@ def refuse_other_data(description: dict[str, Any], data: Split, where: Path) -> 
     """Refuse a data set that the run of that description was not trained on."""
     trained_on = description["data"]["split_hash"]
     if trained_on != data.hash:
-        raise DataError(
-            f"{where}: trained on another data set (split hash {trained_on[:16]}, this one has {data.hash[:16]})"
-        )
+        raise DataError(f"{where}: trained on another data set (hash {trained_on[:16]}, this one has {data.hash[:16]})")
 
 
 def flatten(state: Any, path: str = "") -> tuple[dict[str, Tensor], Any]:

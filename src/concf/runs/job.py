@@ -88,9 +88,9 @@ def device_of(
     if device.type == "cuda" and group.several:
         device = torch.device("cuda", group.local_rank)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = f"PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here"
         raise ConfigError(
-            f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "
-            f"Say {option('device', 'cpu')}, or install PyTorch for your GPU"
+            f"device {str(device)!r}: {found}. Say {option('device', 'cpu')}, or install PyTorch for your GPU"
         )
     if device.type == "cuda" and group.several:
         torch.cuda.set_device(device)

@@ -51,14 +51,6 @@ def available_memory(device: torch.device) -> int:
     import psutil
 
     free = [int(psutil.virtual_memory().available), *cgroup_memory()]
-    with suppress(ImportError, AttributeError):  # process limits: Linux
-        import resource
-
-        used = psutil.Process().memory_info()
-        for limit, size in ((resource.RLIMIT_AS, used.vms), (resource.RLIMIT_DATA, used.data)):
-            soft = resource.getrlimit(limit)[0]
-            if soft != resource.RLIM_INFINITY:
-                free.append(soft - size)
     return max(min(free), 0)
 
 

@@ -82,11 +82,10 @@ def _settings(run: Run) -> str:
     way = f"{run.method()} Heads: {_safe(', '.join(run.heads))}. Seed {run.seed}."
     if not changes:
         return f"{way} All settings are those of the preset `{preset}`.\n"
-    rows = [
-        [f"`{name}`", *map(_safe, values), _safe(run.settings.description(name))] for name, values in changes.items()
-    ]
-    table = markdown(["setting", "value", f"in `{preset}`", "meaning"], rows)
-    return f"{way} The settings of the preset `{preset}`, except for:\n\n{table}"
+    rows = [[f"`{name}`", *map(_safe, values)] for name, values in changes.items()]
+    return f"{way} The settings of the preset `{preset}`, except for:\n\n" + markdown(
+        ["", "value", "in the preset"], rows
+    )
 
 
 def _limits(run: Run) -> Iterator[str]:
@@ -100,16 +99,9 @@ def _limits(run: Run) -> Iterator[str]:
     if validated < FEW_USERS:
         yield f"Metrics and choices are based on only {validated:,} validated users, and are uncertain."
     if run.consensus_users is not None:
-        yield (
-            f"The consensus was computed for {run.consensus_users:,} of {run.data.train.shape[0]:,} users; the best "
-            "head ranks for the others. The consensus is validated on users who have one."
-        )
+        yield f"The consensus was computed for {run.consensus_users:,} users; the best head ranks for the others."
     if run.updates:
-        times = f"{len(run.updates)} time{'s' * (len(run.updates) > 1)}"
-        yield (
-            f"It was updated {times} with the settings that were chosen in training. Metrics are of new pairs, "
-            "measured before they were learned; where too few users had some, from before the update."
-        )
+        yield f"It was updated {len(run.updates)} times. Metrics are of new pairs, measured before they were learned."
     elif "valid" in run.learned and run.finished:
         yield "Metrics were measured before the refit; the refitted model has learned from more pairs."
     if "test" in run.learned:
@@ -119,14 +111,11 @@ def _limits(run: Run) -> Iterator[str]:
 def _loading(run: Run) -> str:
     if not run.finished:
         return "Finish it first. In this folder: `concf train --resume --out .`\n"
-    evaluate = [] if "test" in run.learned else ["concf evaluate ."]
-    shell = "\n".join([*evaluate, "concf recommend . --users all -k 10 --out lists.parquet"])
+    evaluate = "" if "test" in run.learned else "concf evaluate .\n"
+    shell = f"{evaluate}concf recommend . --users all -k 10 --out lists.parquet"
     python = 'import concf\n\nmodel = concf.Recommender.load(".")\nmodel.recommend(model.user_ids.values[:3], k=10)'
-    return (
-        f"In this folder, by concf {VERSION} or newer:\n\n```\n{shell}\n```\n\n```python\n{python}\n```\n\n"
-        "It needs its data set, which has the split hash above. If that is neither in `data/` nor where it was during "
-        'training, say where it is: `--data DIR`, or `load(".", data=DIR)`.\n'
-    )
+    where = "It needs its data set, which has the split hash above; if that has moved: `--data DIR`, or `data=DIR`.\n"
+    return f"In this folder, by concf {VERSION}:\n\n```\n{shell}\n```\n\n```python\n{python}\n```\n\n{where}"
 
 
 def _hash(files: dict[str, str]) -> str:

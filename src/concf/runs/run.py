@@ -230,9 +230,9 @@ class Run(ABC):
         self.refuse_learned(on)
         data.note_if_few(on)
         if data.candidates(on) is not None:
+            advice = "Attributes rank them: concf evaluate --catalogue, or add_items"
             note(
-                "the test part is of new items, about which nothing was learned: these metrics are at chance level. "
-                "Attributes rank new items: concf evaluate --catalogue, or add_items"
+                f"the test part is of new items, about which nothing was learned: metrics are at chance level. {advice}"
             )
         histories = data.history if data.has_new_users else None
         return {
@@ -272,8 +272,7 @@ class Run(ABC):
             part = {"valid": "validation", "test": "test"}[on]
             advice = "--on test" if "test" not in self.learned else "refit=validation when you train"
             raise ConfigError(
-                f"this run was refitted on its {part} part (refit), so that a metric on it would say nothing. "
-                f"Metrics from before the refit are in its summary and report; choose {advice}"
+                f"this run was refitted on its {part} part: a metric on it would say nothing. Choose {advice}"
             )
 
     def summary(self) -> dict[str, Any]:

@@ -13,9 +13,7 @@ from concf.runtime.progress import shows
 from concf.runtime.text_tables import short
 
 METRICS = ("loss", "consensus_loss", "gradient", "weight", "validation")
-Watch = Callable[
-    [dict[str, Any]], None
-]  # called with the record of every epoch or stage; if it has `begin`, with the run
+Watch = Callable[[dict[str, Any]], None]  # called with every record of a run; `begin`, if it has one, with the run
 
 
 def metrics_of(record: dict[str, Any]) -> dict[str, float]:

@@ -122,10 +122,8 @@ class ProcessGroup:
         everyone = self._all_gather(dict(values)) if self.several else [values]
         for rank, theirs in enumerate(everyone):
             for name in (name for name in theirs if theirs[name] != everyone[0][name]):
-                raise ConfigError(
-                    f"process {rank} of {self.size} has another {name} than process 0. Start all of them with the "
-                    "same command, version and data, on machines of one kind"
-                )
+                advice = "Start all with the same command, version and data, on machines of one kind"
+                raise ConfigError(f"process {rank} of {self.size} has another {name} than process 0. {advice}")
 
     def refuse_orphan(self) -> None:
         """Stop if the launcher has ended: a second job may write to the same folder."""
@@ -145,7 +143,7 @@ class ProcessGroup:
 
 
 ALONE = ProcessGroup()
-_joins = count()  # keys of an earlier group of this process are still in the store
+_joins = count()  # of this process; torchrun keeps the store, with the keys of earlier groups and attempts
 
 
 def launched() -> bool:
@@ -170,7 +168,8 @@ def joined(timeout: float = TIMEOUT) -> Iterator[ProcessGroup]:
     rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     group = ProcessGroup(rank, size, local_rank, timeout, os.getppid())
     with group._talking():
-        store = PrefixStore(f"concf/{next(_joins)}", next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0])
+        prefix = f"concf/{os.environ.get('TORCHELASTIC_RESTART_COUNT')}/{next(_joins)}"
+        store = PrefixStore(prefix, next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0])
         dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
     yield group
     dist.destroy_process_group()  # after an error the process ends anyway, and must not wait for the others
