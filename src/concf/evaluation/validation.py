@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,7 +13,6 @@ from concf.evaluation.metrics import ACCURACY, flat_cells
 from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
 
-CELLS = 1 << 24  # of a table [users, items] that is held at a time
 AUTO = "auto"
 USUAL = "recall@50"  # the paper's
 SMALL = 500  # candidates: with fewer, 50 ranks are a large share of them
@@ -86,27 +83,6 @@ def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int
         return users
     random = np.random.Generator(np.random.Philox(derive_seed(seed, 0, 3)))
     return np.sort(random.choice(users, n, replace=False))
-
-
-def shared_items(
-    lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int, group: ProcessGroup = ALONE
-) -> dict[str, float]:
-    """name -> share of the first n items of `agreed` that its own first n contain, over all users.
-
-    lists: of [users, n or more], agreed: [users, n or more]; -1 pads short lists. Integers are summed: the order of a
-    GPU's additions has no effect.
-    """
-    both, there = torch.zeros(len(lists), dtype=torch.int64, device=agreed.device), (agreed[:, :n] >= 0).sum()
-    size = max(1, CELLS // (n_items + 1))
-    for begin in range(0, len(agreed), size):
-        items = [each[begin : begin + size, :n].long() for each in (agreed, *lists.values())]
-        items = [each.where(each >= 0, n_items) for each in items]
-        in_consensus = torch.zeros(len(items[0]), n_items + 1, dtype=torch.bool, device=agreed.device)
-        in_consensus.scatter_(1, items[0], True)
-        in_consensus[:, n_items] = False  # padding
-        both += torch.stack([in_consensus.gather(1, each).sum() for each in items[1:]])
-    group.all_reduce([both, there])
-    return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
 
 
 def parsed(metric: str) -> tuple[str, int]:

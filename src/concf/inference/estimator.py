@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from concf.data.prepare import split_of
 from concf.errors import ConfigError
@@ -21,23 +21,7 @@ from concf.runtime.settings import nested
 from concf.strong.update import UpdateOptions, update
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
-    from numpy.typing import ArrayLike
-    from scipy.sparse import sparray, spmatrix
-
     from concf.data.prepare import LogOptions
-    from concf.data.split import Split
-
-    Files: TypeAlias = "str | Path | Sequence[str | Path]"
-    Frame: TypeAlias = "pl.DataFrame | pl.LazyFrame | pd.DataFrame | ArrowStream"
-    Matrix: TypeAlias = "sparray | spmatrix | tuple[ArrayLike, ArrayLike]"
-    Log: TypeAlias = "Files | Frame | Matrix | Sequence[tuple[Any, ...]] | Mapping[Any, Iterable[Any]]"
-
-    class ArrowStream(Protocol):
-        """A table of any library that has the Arrow PyCapsule interface, as pyarrow's."""
-
-        def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
 DEFAULTS = {"preset": DEFAULT, "seed": 0, "device": None}
@@ -73,7 +57,7 @@ class ConCF(Recommender):
         self._take({"preset": preset, "seed": seed, "device": device, **settings})
 
     def fit(
-        self, data: Log | Split, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
+        self, data: Any, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None, **options: Unpack[LogOptions],
     ) -> Self:  # fmt: skip
         """Learn from a frame, a file, a matrix, a list of tuples, a dictionary, a prepared folder or a `Split`.
@@ -107,7 +91,7 @@ class ConCF(Recommender):
         return self
 
     def update(
-        self, data: Log, *, out: str | Path | None = None, verbose: bool = False,
+        self, data: Any, *, out: str | Path | None = None, verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None, **options: Unpack[UpdateOptions],
     ) -> Self:  # fmt: skip
         """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.

@@ -15,7 +15,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
-from concf.evaluation.validation import Validation, shared_items
+from concf.evaluation.validation import Validation
 from concf.reference.model import Model
 from concf.reference.settings import ConsensusSettings
 
@@ -150,13 +150,6 @@ class RankingConsensus:
         """Validation metric of each head and consensus."""
         users = self.validation.users if self.ranks_all else slice(None)
         return {name: self.validation.of_its_users(ranked[users]) for name, ranked in lists.items()}
-
-    def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
-        """Share of the first items of the consensus that each head lists too; {} for a single head."""
-        if CONSENSUS not in lists:
-            return {}
-        heads = {name: lists[name] for name in self.heads}
-        return shared_items(heads, lists[CONSENSUS], self.validation.n, self.model.n_items, self.group)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next epochs depend on, for all users; rankings in both queue and window are stored once."""

@@ -84,7 +84,7 @@ def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str,
         trainer.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
         lists = trainer.consensus.update()  # lines 14, 15
         record["validation"] = trainer.consensus.validate(lists)
-        record["agreement"] = trainer.consensus.agreement(lists)
+        record["ranked"] = True
         run.notice(epoch, record["validation"], lists, trainer.consensus.votes, trainer.consensus.whole)
         record["ranking_seconds"] = time.perf_counter() - begin
         if parts.watch_rankings is not None:

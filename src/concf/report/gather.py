@@ -24,7 +24,7 @@ AT = (20, 50)  # cutoffs
 METRICS = ("recall", "ndcg")
 PARTS: tuple[Literal["test", "valid"], ...] = ("test", "valid")
 COLUMNS = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
-CURVES = ("validation", "agreement", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
+CURVES = ("validation", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
 METRIC, WALKS = "recall@50", "rp3beta"  # of the overview: its metric and its baseline
 LIST_LENGTH = 10  # items of a list that are shown
 HISTORY_LENGTH = 24  # training items that are shown
@@ -148,7 +148,7 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
     elif (doubt := run.data.doubt("test")) is not None:
         yield f"{doubt[0].upper()}{doubt[1:]}."
     if not run.settings.several:
-        yield "This run has one head: there is no consensus, no agreement and no balancing."
+        yield "This run has one head: there is no consensus and no balancing."
     elif run.settings.consensus.shown < AT[-1]:
         yield f"Consensus lists have {run.settings.consensus.shown} items (consensus.shown); later ranks are misses."
 

@@ -33,7 +33,6 @@ TABLE_ROWS = 200  # of the table below a chart
 HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 CURVES = (  # field of the history, title, caption, unit
     ("validation", "Validation", "{metric} of {users} users at every ranking. The best epoch is marked, and kept.", ""),
-    ("agreement", "Agreement", "Share of the consensus' first {n} items that a head has in its own first {n}.", "%"),
     ("loss", "Own loss", "Each head's own loss, relative to its first epoch, since units differ.", "relative"),
     ("consensus_loss", "Consensus loss", "Each head's loss against the consensus, relative to its first.", "relative"),
     ("weight", "Balancing weights", "The weight λ of each head's loss at the end of the epoch.", ""),

@@ -43,7 +43,7 @@ class Lines:
     def __call__(self, record: dict[str, Any]) -> None:
         """Print the line of an epoch with a ranking, or of a stage."""
         stage = record.get("stage")
-        if self.silent or (stage is None and "agreement" not in record):
+        if self.silent or (stage is None and "ranked" not in record):
             return
         chosen = [
             f"{voter}: {', '.join(f'{name} {value:g}' for name, value in settings.items())}"
