@@ -88,12 +88,11 @@ def test_a_note_is_a_warning_in_python_and_a_line_on_the_command_line(capsys: py
 
 def test_doctor_says_versions_devices_and_places(concf: CLI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "not" / "made"))
-    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["torch>=2", "no-such; extra == 'no'"])
     code, out, err = concf("doctor", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["concf"], found["python"]) == (VERSION, sys.version.split()[0])
     assert found["data home"] == str(tmp_path / "not" / "made")
     assert "GiB of memory free" in found["cpu"]
-    assert "no-such missing" in found["libraries"]
+    assert "torch" in found["libraries"]
     assert all(name in concf("doctor")[1] for name in found)

@@ -22,10 +22,6 @@ from skipping import absent, posix
 from small_run import CLI
 from small_service import run_folder
 
-from concf.baselines.factorisation import Popularity
-from concf.baselines.table import Candidate
-from concf.comparison.compare import compare
-from concf.data.split import Split
 from concf.errors import DataError, PeerError
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
@@ -149,13 +145,6 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(tmp_path: Path, mon
     with pytest.raises(DataError, match="on storage that all workers share"):
         write_lists(run_folder(), tmp_path / "recs", engine="ray", parts=SEVENS)
     assert names_in(tmp_path) == []
-
-
-def test_a_comparison_is_that_of_one_process(data: Path, ray: Any) -> None:
-    split, models = Split.load(data), {"popular": Candidate(Popularity)}
-    alone = compare(split, models, seeds=2).entrants[0]
-    entrant = compare(split, models, seeds=2, engine="ray:1").entrants[0]
-    assert (entrant.settings, entrant.validation, entrant.tests) == (alone.settings, alone.validation, alone.tests)
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,15 +132,15 @@ def compare(
         typer.echo(json.dumps(report))
         return
     print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
-    few, many = min(report["evaluated_users"]), max(report["evaluated_users"])
-    users = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    users = " to ".join(dict.fromkeys(f"{count(report['evaluated_users']):,}" for count in (min, max)))
     fitted = {model["model"]: model["fitted_on"] for model in report["models"]}
-    refitted = "train and valid" in fitted.values()
-    others = [name for name, pairs in fitted.items() if refitted and pairs == "train"]
+    others = (
+        [name for name, pairs in fitted.items() if pairs == "train"] if "train and valid" in fitted.values() else []
+    )
     typer.echo(
-        f"Tested as fitted on training {'and validation ' * refitted}pairs"
+        f"Tested as fitted on training {'and validation ' * ('train and valid' in fitted.values())}pairs"
         f"{', on training pairs alone: ' * bool(others)}{', '.join(others)}.\n"
-        f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings chosen on {report['tuned_on']}; "
-        f"* marks the edge of a grid.\np: against the first, {report['test']}. "
+        f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings "
+        f"chosen on {report['tuned_on']}; * marks the edge of a grid.\np: against the first, {report['test']}. "
         f"Split hashes {', '.join(split[:8] for split in report['split_hashes'])}."
     )

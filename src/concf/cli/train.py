@@ -204,13 +204,11 @@ def _report(run: "Run", out: Path, as_json: bool, beside: dict[str, dict[str, fl
     print_heads(report, f"{title_of(run)}: {report['epochs']} {run.unit} in {report['seconds']:.0f} s")
     if run.carried_validation:
         typer.echo("These validation metrics are from before the update; the new run was not validated.")
-    held_back = "" if "test" in run.learned else f"; {report['tested_users']:,} are held back to test on"
-    typer.echo(f"Validated on {report['validated_users']:,} users{held_back}.")
+    typer.echo(f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} to test on.")
     if "valid" in run.learned:
         on = "everything, the test part too" if "test" in run.learned else "training and validation part"
         typer.echo(f"Then refitted on {on}; the metrics above were measured before.")
-    if run.unit == "stages":
-        typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
+    typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
     for name, metrics in (beside or {}).items():
         shown = ", ".join(f"{each} {value:.4f}" for each, value in metrics.items())
         typer.echo(f"{BESIDE[name]}: {shown or 'none'}.")

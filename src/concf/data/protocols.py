@@ -290,10 +290,6 @@ class Given(Protocol):
         """[n] the parts, with unevaluated pairs marked: none of them, with a share."""
         return super().evaluable(interactions, parts) if self.valid is None else parts
 
-    def advice(self) -> str:
-        """What to do if no user can be evaluated."""
-        return "A user needs items in all parts: two or more in the training file, others in the test file"
-
 
 class NewUsers(_Shares):
     """`new-users`: some users validate, others test, and only the rest train (strong generalisation).

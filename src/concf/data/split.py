@@ -391,10 +391,6 @@ def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> lis
             evaluated = f"{row['evaluated']:,} of {row['pairs']:,} pairs are evaluated"
             users = f"of {row['evaluated_users']:,} of {row['users']:,} users"
             notes.append(f"{row['part']}: {evaluated}, {users}; left out: {left} (learned all the same)")
-    single = np.flatnonzero((interactions.per_user() == 1) & (interactions.per_user(rows=before == TRAIN) == 1))
-    if len(single):
-        example = interactions.user_ids.named(single[:1])[0]
-        notes.append(f"{len(single)} users have one item and only train (for example {example!r})")
     whole = any(not step.before_test for step in recipe.filters)
     if whole and not recipe.protocol.both:  # `released` and `paper` are published so
         notes.append("the filters counted the whole log, its test part included; so do the lists of users and items")

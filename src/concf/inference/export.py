@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ RECALL_AT, RECALL_USERS = 50, 1000  # to measure an approximate index
 CONNECTIVITY, EFFORT_TO_BUILD, EFFORT_TO_SEARCH = 32, 200, 128  # HNSW's M, efConstruction, efSearch
 
 Floats = NDArray[np.float32]
-Searched = Callable[[Floats, int], NDArray[Any]]  # [q, d] vectors, k -> [q, k] item positions
 
 
 @dataclass(frozen=True)
@@ -98,16 +97,13 @@ def export(
         raise ConfigError("--approximate is for an index: choose --to faiss")
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another --out")
-    module, package, extra = LIBRARIES.get(to, ("json", "", ""))
-    try:
-        library = import_module(module)
-    except ImportError:
-        raise MissingExtraError(package, extra, f"--to {to}") from None
+    if to == "faiss" and find_spec("faiss") is None:
+        raise MissingExtraError("faiss-cpu", "index", "--to faiss")
     ranker = Ranker(run, items=catalogue)
     vectors = Vectors.of(ranker, ranker.head(head))
     with new_folder(target, marker=ABOUT) if folder else new_file(target) as fresh:
         try:
-            written = FORMATS[to](vectors, fresh, approximate, library)
+            written = FORMATS[to](vectors, fresh, approximate)
         except RuntimeError as error:  # how faiss reports a full disk
             raise OSError(str(error)) from error
         if folder:
@@ -116,7 +112,7 @@ def export(
     return written.about | {"to": to, "out": str(target), "files": {file.name: file.stat().st_size for file in files}}
 
 
-def _write_npz(vectors: Vectors, file: Path, _approximate: bool, _library: Any) -> Vectors:
+def _write_npz(vectors: Vectors, file: Path, _approximate: bool) -> Vectors:
     """Write arrays that load without pickle: ids are int64, or strings of the longest one's width."""
     arrays: dict[str, Any] = {"user_vectors": vectors.user, "item_vectors": vectors.item}
     for name, ids in (("user_ids", vectors.user_ids), ("item_ids", vectors.item_ids)):
@@ -128,7 +124,7 @@ def _write_npz(vectors: Vectors, file: Path, _approximate: bool, _library: Any) 
     return vectors
 
 
-def _write_parquet(vectors: Vectors, folder: Path, _approximate: bool, _library: Any) -> Vectors:
+def _write_parquet(vectors: Vectors, folder: Path, _approximate: bool) -> Vectors:
     """Write `users.parquet` and `items.parquet`: id and vector, in the order of positions."""
     _write_ids(vectors, folder, with_vectors=True)
     return vectors
@@ -145,38 +141,34 @@ def _write_ids(vectors: Vectors, folder: Path, with_vectors: bool = False) -> No
         parquet.write_table(table, file, use_dictionary=False)  # values are distinct
 
 
-def _write_beside_index(vectors: Vectors, folder: Path, search: Searched | None, effort: dict[str, Any]) -> Vectors:
-    """Write user vectors and ids; measure the recall of an approximate search against the exact lists."""
-    if search is not None:
+def _write_faiss(vectors: Vectors, folder: Path, approximate: bool) -> Vectors:
+    """Write `items.faiss`, user vectors and ids: IndexFlatIP, or IndexHNSWFlat over levelled items.
+
+    The recall of an approximate search is measured against the exact lists.
+    """
+    import faiss
+
+    if approximate:
+        vectors = vectors.levelled()
+        index: Any = faiss.IndexHNSWFlat(vectors.item.shape[1], CONNECTIVITY, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction, index.hnsw.efSearch = EFFORT_TO_BUILD, EFFORT_TO_SEARCH
+    else:
+        index = faiss.IndexFlatIP(vectors.item.shape[1])
+    index.add(vectors.item)
+    faiss.write_index(index, str(folder / "items.faiss"))
+    if approximate:
         n_users, k = len(vectors.user), min(RECALL_AT, len(vectors.item))
         users = np.linspace(0, n_users - 1, min(n_users, RECALL_USERS)).round().astype(np.int64)  # evenly spaced
-        both = zip(rank(Factors.of(vectors.user, vectors.item), users, k), search(vectors.user[users], k), strict=True)
-        share = float(np.mean([len(np.intersect1d(exact, near)) / k for exact, near in both]))
-        recall = {"at": k, "value": share, "users": len(users)} | effort
+        exact, near = rank(Factors.of(vectors.user, vectors.item), users, k), index.search(vectors.user[users], k)[1]
+        share = float(np.mean([len(np.intersect1d(*both)) / k for both in zip(exact, near, strict=True)]))
+        recall = {"at": k, "value": share, "users": len(users), "efSearch": EFFORT_TO_SEARCH}  # which the file keeps
         vectors = replace(vectors, about=vectors.about | {"recall": recall})
     np.savez(folder / "users.npz", user_vectors=vectors.user)
     _write_ids(vectors, folder)
     return vectors
 
 
-def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) -> Vectors:
-    """Write `items.faiss`: IndexFlatIP, or IndexHNSWFlat over levelled items."""
-    if approximate:
-        vectors = vectors.levelled()
-        index = faiss.IndexHNSWFlat(vectors.item.shape[1], CONNECTIVITY, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction, index.hnsw.efSearch = EFFORT_TO_BUILD, EFFORT_TO_SEARCH
-    else:
-        index = faiss.IndexFlatIP(vectors.item.shape[1])
-    index.add(vectors.item)
-    faiss.write_index(index, str(folder / "items.faiss"))
-    search = (lambda users, k: index.search(users, k)[1]) if approximate else None
-    return _write_beside_index(vectors, folder, search, {"efSearch": EFFORT_TO_SEARCH})  # which the file keeps
-
-
-# (vectors, file or folder, whether the index may be approximate, the optional library) -> the vectors as written
-FORMATS: dict[str, Callable[[Vectors, Path, bool, Any], Vectors]] = {
+# (vectors, file or folder, whether the index may be approximate) -> the vectors as written
+FORMATS: dict[str, Callable[[Vectors, Path, bool], Vectors]] = {
     "npz": _write_npz, "parquet": _write_parquet, "faiss": _write_faiss,
 }  # fmt: skip
-LIBRARIES = {  # module, package, extra of concf
-    "faiss": ("faiss", "faiss-cpu", "index"),
-}

@@ -29,7 +29,6 @@ try:
 except ImportError as error:
     raise MissingExtraError(error.name or "jinja2", "report", "a report") from None
 
-TABLE_ROWS = 200  # of the table below a chart
 HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 CURVES = (  # field of the history, title, caption, unit
     ("validation", "Validation", "{metric} of {users} users at every ranking. The best epoch is marked, and kept.", ""),
@@ -117,15 +116,9 @@ def _group_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
     for metric in report["drawn"] if groups else ():
         title, caption = f"Test {_metric_name(metric)}", "G-1 has the most active users."
         curves = {name: list(enumerate(group[metric] for group in each)) for name, each in by_name.items()}
-        rows = [
-            [labels[k], f"{group['users']:,}", f"{group['activity']:.1f}"]
-            + [f"{points[k][1]:.4f}" for points in curves.values()]
-            for k, group in enumerate(groups)
-        ]
         label = f"{title}. {caption} {_ends(curves)}"
         drawing = lines(f"group-{metric}", label, curves, looks, xlabel="group of users", groups=labels)
-        yield {"title": title, "caption": caption, "drawing": drawing, "summary": "Table", "rows": rows,
-               "header": ["group", "users", "interactions", *curves]}  # fmt: skip
+        yield {"title": title, "caption": caption, "drawing": drawing}
 
 
 def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
@@ -145,26 +138,12 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
             best={each["name"]: each["epoch"] for each in report["recommenders"]} if kind == "validation" else None,
             since=None if kind == "consensus_loss" else begin,
         )  # fmt: skip
-        values = {name: dict(points) for name, points in curves.items()}
-        epochs = sorted({epoch for points in values.values() for epoch in points})
-        step = -(-len(epochs) // TABLE_ROWS)
-        rows = [
-            [epoch, *(_number(each.get(epoch)) for each in values.values())]
-            for epoch in sorted({*epochs[::step], epochs[-1]})
-        ]
-        summary = "Table of the losses themselves" if unit == "relative" else "Table"
-        yield {"title": title, "caption": caption, "drawing": drawing, "header": ["epoch", *values], "rows": rows,
-               "summary": summary + f", 1 row in {step}" * (step > 1)}  # fmt: skip
+        yield {"title": title, "caption": caption, "drawing": drawing}
 
 
 def _ends(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """First and last value of each line, for the chart's label."""
     return " ".join(f"{name}: {points[0][1]:.4g} to {points[-1][1]:.4g}." for name, points in curves.items())
-
-
-def _number(value: float | None) -> str:
-    """Four decimals below 10, two below 1,000, none above."""
-    return "" if value is None else f"{value:,.{4 if abs(value) < 10 else 2 if abs(value) < 1000 else 0}f}"
 
 
 def looks_of(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
