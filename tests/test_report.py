@@ -78,7 +78,7 @@ def shown(pages: dict[str, str]) -> Page:
 
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("intervals", "lines", "bars"):
+    for name in ("lines", "bars"):
         monkeypatch.setattr(f"concf.report.page.{name}", lambda *_, **__: "<svg></svg>")
 
 

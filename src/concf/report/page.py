@@ -38,7 +38,7 @@ CURVES = (  # field of the history, title, caption, unit
     ("gradient", "Gradient norms", "Norm of each head's weighted gradient on the shared embeddings.", ""),
 )
 
-WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one interval
+WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one bar
 LONGEST = 18  # characters of a name beside a chart
 HEADS = ("#0072b2", "#b87400", "#008a64", "#d0521b", "#b5528a", "#2f97cf")  # after Okabe and Ito, darker
 PAPER, INK, SOFT, FAINT = "#ffffff", "#1c1e21", "#5c636b", "#e4e7ea"
@@ -71,7 +71,6 @@ def page(report: Mapping[str, Any]) -> str:
         ],
         overview_chart=overview
         and bars("overview", f"Test {_metric_name(overview['metric'])}. {values}", baselines, overview["name"]),
-        interval_charts=list(_interval_charts(report, looks)),
         curve_charts=list(_curve_charts(report, looks)),
         group_charts=list(_group_charts(report, looks)),
     )
@@ -98,15 +97,6 @@ def _text(value: Any) -> Any:
 
 def _metric_name(metric: str) -> str:
     return metric.upper() if metric.startswith(("ndcg", "map", "mrr")) else metric.capitalize()
-
-
-def _interval_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
-    for metric in report["drawn"] if report["recommenders"][0]["test"] else ():
-        title, caption = f"Test {_metric_name(metric)}", "Means and 95 % intervals. The scale does not begin at 0."
-        rows = {each["name"]: each["test"][metric] for each in report["recommenders"]}
-        best = max(rows, key=lambda name: rows[name]["mean"])
-        label = f"{title}. {caption} {best} has the highest."
-        yield {"title": title, "caption": caption, "drawing": intervals(f"interval-{metric}", label, rows, looks)}
 
 
 def _group_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
@@ -188,20 +178,6 @@ def lines(
             side = "right" if since > (low + high) / 2 else "left"
             axes.text(since, 1.02, "consensus loss begins", transform=axes.get_xaxis_transform(), ha=side, fontsize=10)
         return _svg(figure, key, label, curves)
-
-
-def intervals(key: str, label: str, rows: Mapping[str, Mapping[str, float]], looks: Looks) -> Markup:
-    """Means as marks on the lines of their intervals, one name below the other. rows: name -> mean, low, high."""
-    with _figure(key, ROW * len(rows) + 30) as (figure, axes):
-        for number, (name, row) in enumerate(rows.items()):
-            options = {"color": looks[name]["color"], "gid": f"line-{number}"}
-            axes.plot([row["low"], row["high"]], [number] * 2, linewidth=2.5, alpha=0.55, **options)
-            axes.plot(row["mean"], number, marker=looks[name]["marker"], markersize=9, **options)
-        _label_rows(axes, {name: row["mean"] for name, row in rows.items()})
-        axes.grid(visible=False, axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        tooltips = [f"{name} {row['mean']:.4f} ({row['low']:.4f} to {row['high']:.4f})" for name, row in rows.items()]
-        return _svg(figure, key, label, tooltips)
 
 
 def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup:
