@@ -44,7 +44,7 @@ def test_data_commands(concf: CLI, real_data: Path) -> None:
     assert {row["name"]: row["here"] for row in json.loads(out)["data"]}["citeulike"] is True
     code, out, _ = concf("data", "stats", "ciao", "--json")
     rows = json.loads(out)["statistics"]
-    assert [row["interactions"] for row in rows] == [282_650, 147_989, 92_157]
+    assert [row["interactions"] for row in rows] == [282_650]
     code, out, _ = concf("data", "stats", real_data / "citeulike" / "users.dat")
     assert code == 0
     assert "134,860" in out

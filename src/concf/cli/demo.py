@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from concf.cli.output import Json, print_table, print_text
+from concf.cli.output import Json, print_table
 from concf.runtime.text_tables import settings_line, short
 
 
@@ -35,7 +35,7 @@ def demo(
     title = f"A simulated log: {size}. Test metrics of {data['evaluated_users']:,} users:"
     print_table(["", *map(short, metrics), f"valid {short(report['metric'])}", "chosen on validation"], rows, title)
     p = f"p = {report['p']:.1g}{', which may be chance' if report['p'] > 0.05 else ''}"
-    print_text(
+    typer.echo(
         f"The consensus is {abs(report['gain']):.1%} {'above' if report['gain'] >= 0 else 'below'} the best baseline, "
         f"{report['rival']}, in {short(report['metric'])} (paired t-test over users: {p})."
     )

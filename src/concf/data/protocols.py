@@ -67,11 +67,6 @@ class Protocol(Settings):
         """[n] the parts after an update; by default new pairs train."""
         return known.parts
 
-    def advice(self) -> str:
-        """What to do if no user can be evaluated."""
-        options = ", ".join(option(name) for name in type(self).model_fields if name != "name")
-        return f"Change what is held out ({options}), or filter less"
-
 
 class _Shares(Protocol):
     """Held-out shares that leave something to train on."""

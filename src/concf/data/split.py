@@ -94,7 +94,9 @@ class Split:
         split = cls(interactions, evaluable, recipe, tuple(_notes(interactions, evaluable, recipe)))
         if not (len(split.evaluated) and len(split.validated)):
             size = f"{len(interactions)} interactions of {interactions.n_users} users"
-            raise DataError(f"protocol {protocol.name!r} leaves no user to evaluate ({size}). {protocol.advice()}")
+            options = ", ".join(option(name) for name in type(protocol).model_fields if name != "name")
+            advice = f"Change what is held out ({options}), or filter less"
+            raise DataError(f"protocol {protocol.name!r} leaves no user to evaluate ({size}). {advice}")
         return split
 
     def with_seed(self, seed: int) -> Split:

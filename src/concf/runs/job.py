@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -79,12 +80,10 @@ def device_of(
     wanted: str | torch.device | None, before: str | None = None, group: ProcessGroup = ALONE
 ) -> torch.device:
     """Check the requested device; None: that of `before`, or a GPU. Each of several processes gets its own GPU."""
-    try:
-        device = torch.device(wanted or before or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise ConfigError(f"device {wanted!r}: choose cpu or cuda") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
+    name = str(wanted or before or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not re.fullmatch("(cpu|cuda)(:[0-9]+)?", name):
+        raise ConfigError(f"device {name!r}: choose cpu or cuda")
+    device = torch.device(name)
     if device.type == "cuda" and group.several:
         device = torch.device("cuda", group.local_rank)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
