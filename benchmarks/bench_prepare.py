@@ -79,12 +79,12 @@ def prepare_log(source: str, out: Path, protocol: str, limit: float) -> dict[str
     return {**found, "split_hash": split.hash, **counted}
 
 
-def open_folder(folder: Path, verify: bool | None) -> float:
+def open_folder(folder: Path) -> float:
     """Seconds to open it."""
     from concf.data.split import Split
 
     begin = time.perf_counter()
-    Split.load(folder, verify=verify)
+    Split.load(folder)
     return time.perf_counter() - begin
 
 
@@ -141,8 +141,7 @@ def measure(scratch: Path, form: str, options: argparse.Namespace) -> str:
         "rows_per_second": options.rows / found["seconds"],
         "folder_gb": sum(path.stat().st_size for path in out.iterdir()) / 1e9,
     }  # fmt: skip
-    for name, verify in (("open", None), ("open_verified", True)):
-        line[f"{name}_seconds"], line[f"{name}_peak_mb"] = in_fresh_process(open_folder, out, verify)
+    line["open_seconds"], line["open_peak_mb"] = in_fresh_process(open_folder, out)
     write("prepare", line)
     return str(found["split_hash"])
 

@@ -6,13 +6,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
 import polars as pl
 import torch
 from process_worker import job, write
-from scipy.sparse import csr_array
 from small_recipe import LOG, data, small
 from small_run import Killed, die_after
 
@@ -21,7 +18,6 @@ from concf.data.split import Split
 from concf.models import choose_settings, train_job
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings
-from concf.runtime import process_group
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
 
 SEED = 5
@@ -67,31 +63,13 @@ def trained(name: str, group: ProcessGroup = ALONE, stop_after: int | None = Non
     return None
 
 
-def share_a_matrix(group: ProcessGroup) -> None:
-    """One process makes it, both have it, and what one writes into it is its own."""
-    made = []
-
-    def make() -> csr_array:
-        made.append(group.rank)
-        return csr_array(np.arange(12, dtype=np.float32).reshape(3, 4))
-
-    matrix = group.shared(make)
-    assert made == [0] * (group.rank == 0)
-    assert matrix.toarray().tolist() == np.arange(12).reshape(3, 4).tolist()
-    group.barrier()
-    matrix.data[0] = 7.0 + group.rank
-    group.barrier()
-    assert matrix.data[0] == 7.0 + group.rank
-
-
 def work(folder: Path) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    with joined(60) as group, patch.object(process_group, "PIECE", 256):  # lists are gathered in many pieces
+    with joined(60) as group:
         for name in CASES:
             run = trained(name, group, out=folder / f"run of {name}")
             assert run is not None
             write(run, folder, name, group)
         trained(DEFAULT, group, 3, out=folder / "left by two")
         trained(DEFAULT, group, out=folder / "left by one", resume=True)
-        share_a_matrix(group)

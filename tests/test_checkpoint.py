@@ -33,7 +33,7 @@ from concf.models import choose_settings, load_run, train
 from concf.reference import balance, losses
 from concf.reference.heads import DotHead
 from concf.reference.objectives import OBJECTIVES, Objective
-from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder
+from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, RUN, RunFolder
 
 # Each moment is a process of its own, forked before anything was computed, that kills itself there.
 MOMENTS = """
@@ -120,7 +120,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(concf: CLI, killed: 
     for folder in folders.values():
         assert concf("train", "--resume", "--out", folder)[0] == 0
         assert_same_end(folder, whole)
-        assert sorted(contents(folder)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]  # nothing half-written
+        assert sorted(contents(folder)) == [CARD, CHECKPOINT, HISTORY, RUN]  # nothing half-written
 
 
 def change_run(folder: Path, **parts: object) -> None:
@@ -145,8 +145,8 @@ def cut(folder: Path) -> None:
 
 DAMAGED = {
     "cut short": (cut, "cut short or damaged"),
-    "newer run": (lambda folder: change_run(folder, format=9), "newer than the format"),
-    "newer checkpoint": (lambda folder: change_checkpoint(folder, format=9), "newer than the format"),
+    "newer run": (lambda folder: change_run(folder, format=9), "newer. Update concf"),
+    "newer checkpoint": (lambda folder: change_checkpoint(folder, format=9), "newer. Update concf"),
     "no seed": (lambda folder: change_run(folder, data={}), "run.json: damaged"),
     "checkpoint of another seed": (lambda folder: change_checkpoint(folder, seed=3), "the run has seed 3, not 0"),
     "checkpoint without a ranking": (lambda folder: change_trainer(folder, queue=[77]), "does not fit the run"),
@@ -218,7 +218,7 @@ def test_a_folder_in_which_a_killed_process_began_to_write_is_free(data: Path, t
     stale = tmp_path / ".run.json.partial-999999999"
     stale.write_text("{")
     train(Split.load(data), choose_settings("reference", words=[*SMALL, "training.epochs=1"]), out=tmp_path)
-    assert sorted(contents(tmp_path)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
+    assert sorted(contents(tmp_path)) == [CARD, CHECKPOINT, HISTORY, RUN]
 
 
 def test_a_loaded_run_is_the_run(data: Path, whole: Path) -> None:

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from concf.consensus import consensus as module
-from concf.consensus.consensus import CONSENSUS, NOTHING, consensus
-from concf.data.prepare import prepare
-from concf.data.simulate import Simulation
-from concf.evaluation import validation
-from concf.evaluation.validation import shared_items
-from concf.models import choose_settings
-from concf.reference.train import train_reference
-from concf.reference.trainer import Parts, Trainer
+from concf.consensus.consensus import NOTHING, consensus
 
 STEPS = 2**40
 Votes = list[list[list[int]]]  # [heads][times] one user's list of items
@@ -119,47 +112,3 @@ def test_users_are_independent_and_may_go_in_blocks(monkeypatch: pytest.MonkeyPa
     assert together == [fast([user], 15, 10, 20, 10.0, 10.0)[0][0] for user in votes]
     monkeypatch.setattr(module, "CPU_CELLS", 1)
     assert together == fast(votes, 15, 10, 20, 10.0, 10.0)[0]
-
-
-# How much of the consensus a head names too
-
-
-FEW = (
-    "training.epochs=3", "training.batch=64", "training.metric=recall@5", "model.dimensions=8", "model.initial_std=0.3",
-    "consensus.every=2", "consensus.window=2", "consensus.top_k=8", "consensus.shown=12",
-)  # fmt: skip
-one_list = st.lists(st.integers(0, 9), unique=True, max_size=7).map(lambda items: items + [-1] * (7 - len(items)))
-tables = st.integers(1, 5).flatmap(lambda users: st.lists(one_list, min_size=users, max_size=users))
-
-
-def shared_by_sets(lists: list[list[int]], agreed: list[list[int]], n: int) -> float:
-    pairs = [(set(mine[:n]) - {-1}, set(theirs[:n]) - {-1}) for mine, theirs in zip(lists, agreed, strict=True)]
-    return sum(len(mine & theirs) for mine, theirs in pairs) / max(sum(len(theirs) for _, theirs in pairs), 1)
-
-
-@pytest.mark.parametrize("cells", [validation.CELLS, 22])  # all users at once, or two
-@given(draw=st.data(), n=st.integers(1, 7))
-def test_shared_items_against_sets(draw: Any, n: int, cells: int) -> None:
-    agreed = draw.draw(tables)
-    lists = {name: draw.draw(st.lists(one_list, min_size=len(agreed), max_size=len(agreed))) for name in ("a", "b")}
-    given_lists = {name: torch.tensor(each, dtype=torch.int32) for name, each in lists.items()}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "CELLS", cells)
-        found = shared_items(given_lists, torch.tensor(agreed, dtype=torch.int32), n, 10)
-    assert found == {name: pytest.approx(shared_by_sets(each, agreed, n)) for name, each in lists.items()}
-
-
-def test_the_history_says_how_much_heads_agree_whenever_they_rank() -> None:
-    data = prepare(Simulation(users=25, items=30, events=400, tastes=3).draw(2), protocol="random")
-    seen: dict[int, dict[str, float]] = {}
-
-    def look(epoch: int, trainer: Trainer, lists: dict[str, torch.Tensor]) -> None:
-        agreed = lists[CONSENSUS].tolist()
-        seen[epoch] = {name: shared_by_sets(lists[name].tolist(), agreed, 5) for name in trainer.names}
-
-    run = train_reference(data, choose_settings("reference", words=FEW), parts=Parts(watch_rankings=look))
-    assert {each["epoch"]: each["agreement"] for each in run.history if "agreement" in each} == {
-        epoch: pytest.approx(each) for epoch, each in seen.items()
-    }
-    assert list(seen) == [0, 2]
-    assert all(0 < value <= 1 for each in seen.values() for value in each.values())

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-import onnx
-import onnxruntime
 import polars as pl
 import pytest
 from numpy.typing import NDArray
 from small_run import CLI, SMALL
-from usearch.index import Index
 
 from concf.data.ids import Ids
 from concf.data.prepare import prepare
@@ -122,34 +118,24 @@ def made_up(users: int, items: int) -> Vectors:
     return Vectors(*(side.astype(np.float32) for side in vectors), *ids, known)
 
 
-@pytest.mark.parametrize(("to", "effort"), [("usearch", 8), ("faiss", 128)])
+@pytest.mark.parametrize("effort", [8, 128])
 def test_the_recall_that_is_stated_is_the_one_of_the_file(
-    run: Run, tmp_path: Path, monkeypatch: Patch, to: str, effort: int
+    run: Run, tmp_path: Path, monkeypatch: Patch, effort: int
 ) -> None:
-    plain = made_up(1500, 3000)
+    plain, out = made_up(1500, 3000), tmp_path / "out"
     monkeypatch.setattr(Vectors, "of", lambda run, head: plain)
     monkeypatch.setattr("concf.inference.export.EFFORT_TO_SEARCH", effort)
-    stated = export(run, "bpr", to, tmp_path / "out", approximate=True)["recall"]
-    assert (stated["at"], stated["users"], stated) == (50, 1000, about(to, tmp_path / "out")["recall"])
-
-    asked, out = [round(1499 * n / 999) for n in range(1000)], tmp_path / "out"
-    found = (from_faiss(out, 50) if to == "faiss" else from_usearch(out, 50, stated["expansion_search"]))[1][asked]
+    stated = export(run, "bpr", "faiss", out, approximate=True)["recall"]
+    assert (stated["at"], stated["users"], stated) == (50, 1000, about("faiss", out)["recall"])
+    asked = [round(1499 * n / 999) for n in range(1000)]
     exact = np.argsort(-plain.user[asked].astype(float) @ plain.item.T.astype(float), 1)[:, :50]
-    hits = [len({*map(int, mine)} & {*map(int, best)}) / 50 for mine, best in zip(found, exact, strict=True)]
-    assert stated["value"] == pytest.approx(sum(hits) / 1000, abs=1e-3)
-    assert 0.97 < stated["value"] <= 1 if effort == 128 else 0.5 < stated["value"] < 0.97
-
-
-def test_onnx_breaks_ties_as_rank_does(run: Run, tmp_path: Path, monkeypatch: Patch) -> None:
-    few = made_up(6, 40)
-    tied = replace(few, item=np.repeat(few.item[::8], 8, axis=0))
-    monkeypatch.setattr(Vectors, "of", lambda run, head: tied)
-    export(run, None, "onnx", tmp_path / "out")
-    np.testing.assert_array_equal(from_onnx(tmp_path / "out", 99)[1], rank((tied.user, tied.item), np.arange(6), 40))
+    found = zip(from_faiss(out, 50)[1][asked], exact, strict=True)
+    assert stated["value"] == pytest.approx(np.mean([len({*a} & {*b}) / 50 for a, b in found]), abs=1e-3)
+    assert 0.97 < stated["value"] <= 1 if effort == 128 else 0.5 < stated["value"] < 0.99
 
 
 def test_the_command_says_what_it_wrote(concf: CLI, folder: Path, run: Run, tmp_path: Path) -> None:
-    code, said, err = concf("export", folder, "--to", "usearch", "--out", tmp_path / "exact")
+    code, said, err = concf("export", folder, "--to", "faiss", "--out", tmp_path / "exact")
     assert (code, err) == (0, "")
     assert f"Head {run.best_head()}" in said
     code, said, _ = concf("export", folder, "--head", "cml", "--to", "npz", "--out", tmp_path / "out.npz", "--json")
@@ -161,16 +147,19 @@ def test_the_command_says_what_it_wrote(concf: CLI, folder: Path, run: Run, tmp_
 def test_mistakes_are_answered_and_write_nothing(
     concf: CLI, folder: Path, run: Run, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "usearch.index", None)
     for words, message in (
         (["--to", "npz", "--head", "hinge"], "no head is called 'hinge'"),
         (["--to", "npz", "--head", "consensus"], "a consensus is lists, not vectors"),
         (["--to", "hdf5"], "choose from npz, parquet"),
         (["--to", "npz", "--approximate"], "--approximate is for an index"),
-        (["--to", "usearch"], "needs the library 'usearch'"),
     ):
         code, out, err = concf("export", folder, "--out", tmp_path / "new" / "out", *words)
         assert (code, out, message in err) == (2, "", True)
+
+    with monkeypatch.context() as absent:
+        absent.setitem(sys.modules, "faiss", None)
+        _, _, err = concf("export", folder, "--out", tmp_path / "out", "--to", "faiss")
+        assert "needs the library 'faiss-cpu'" in err
 
     def full(*_: object) -> None:
         raise RuntimeError("write error: No space left on device")
@@ -213,13 +202,6 @@ def by_hand(users: NDArray[np.float32], items: NDArray[np.float32], k: int) -> L
     return np.take_along_axis(scores, order, 1), order
 
 
-def from_usearch(out: Path, k: int, effort: int | None = None) -> Lists:
-    index = Index.restore(out / "items.usearch")
-    index.expansion_search = effort or index.expansion_search
-    matches = index.search(users_beside(out), k, exact=effort is None)
-    return 1 - matches.distances, matches.keys.astype(np.int64)
-
-
 def from_faiss(out: Path, k: int) -> Lists:
     scores, places = faiss.read_index(str(out / "items.faiss")).search(users_beside(out), k)
     return scores, places
@@ -230,16 +212,7 @@ def users_beside(out: Path) -> NDArray[np.float32]:
         return np.asarray(file["user_vectors"])
 
 
-def from_onnx(out: Path, k: int) -> Lists:
-    model = onnx.load(out / "model.onnx")
-    onnx.checker.check_model(model, full_check=True)
-    assert json.loads(model.metadata_props[0].value) == about("onnx", out)
-    users = pl.read_parquet(out / "user_ids.parquet")["position"].to_numpy()
-    scores, places = onnxruntime.InferenceSession(out / "model.onnx").run(None, {"user": users, "k": np.array([k])})
-    return scores, places
-
-
-SEARCH = dict(npz=from_npz, parquet=from_parquet, usearch=from_usearch, faiss=from_faiss, onnx=from_onnx)  # noqa: C408
+SEARCH = dict(npz=from_npz, parquet=from_parquet, faiss=from_faiss)  # noqa: C408
 
 
 def ids_of(to: str, out: Path) -> list[list[Any]]:

@@ -14,7 +14,6 @@ from scipy.sparse import csr_array
 from test_times import written
 
 from concf.data.prepare import prepare
-from concf.data.reading import lists as reading
 from concf.data.reading.lists import Lists, read_lists
 from concf.data.split import Split
 from concf.errors import ConcfWarning, DataError
@@ -75,13 +74,8 @@ def drawn(seed: int, by_rank: bool) -> list[tuple[str, int, float]]:
 
 @pytest.mark.filterwarnings("ignore:voter 'mine'")
 @pytest.mark.parametrize("by_rank", [False, True])
-@pytest.mark.parametrize(("form", "held"), [("csv", 5), ("parquet", 5), ("jsonl", 1 << 23), ("pandas", 1 << 23)])
-def test_lists_are_what_their_rows_say(
-    form: str, held: int, by_rank: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the form, and however few rows are held at a time."""
-    monkeypatch.setattr(reading, "HELD_ROWS", held)
-    monkeypatch.setattr(reading, "BATCH_ROWS", 7)
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl", "pandas"])
+def test_lists_are_what_their_rows_say(form: str, by_rank: bool, tmp_path: Path) -> None:
     split = data()
     for seed in range(3):
         rows, column = drawn(seed, by_rank), "rank" if by_rank else "score"

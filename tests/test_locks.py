@@ -22,7 +22,7 @@ from concf.data.split import Split
 from concf.errors import ConcfWarning
 from concf.inference.recommender import Recommender
 from concf.models import load_run, train
-from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS
+from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, LOCK, RUN
 from concf.service.loading import Loader
 
 WAIT = 120
@@ -63,7 +63,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     assert f"process {holder.pid} on" in (stopped / LOCK).read_text()
     assert concf("train", "--resume", "--out", stopped)[0] == 0
     assert_same_end(stopped, whole)
-    assert sorted(contents(stopped)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
+    assert sorted(contents(stopped)) == [CARD, CHECKPOINT, HISTORY, RUN]
 
 
 def test_a_run_that_is_not_finished_says_so(concf: CLI, stopped: Path, data: Path) -> None:

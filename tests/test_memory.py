@@ -1,11 +1,9 @@
-"""A run that cannot fit into memory is refused before anything is allocated; malloc is tuned in our own processes."""
+"""A run that cannot fit into memory is refused before anything is allocated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from threading import Event
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from concf.reference import train as reference
 from concf.reference.model import Model
 from concf.reference.trainer import Trainer
 from concf.runs import memory
-from concf.runs.memory import KEPT, MMAP_THRESHOLD, TRIM_THRESHOLD, USUAL, available_memory, cgroup_memory
+from concf.runs.memory import available_memory, cgroup_memory
 from concf.runtime.process_group import ProcessGroup
 from concf.strong import train as strong
 from concf.strong.combine import combine
@@ -52,13 +50,7 @@ def test_every_level_of_nested_control_groups_counts(tmp_path: Path, monkeypatch
     write(tmp_path / "a/b/c", max=900, current=100, stat="inactive_file 0")
     assert sorted(cgroup_memory(own(tmp_path, "0::/a/b/c"), tmp_path)) == [700, 800]
     assert cgroup_memory(own(tmp_path, "0::/a"), tmp_path) == [700]
-    mount = tmp_path / "memory"  # version 1
-    write(mount, limit_in_bytes=4000, usage_in_bytes=3000, stat="total_inactive_file 0")
-    write(mount / "x/y", limit_in_bytes=5000, usage_in_bytes=2000, stat="inactive_file 7\ntotal_inactive_file 500")
-    assert sorted(cgroup_memory(own(tmp_path, "5:cpuset:/x", "4:hugetlb,memory:/x/y", "0::/"), tmp_path)) == [
-        1000,
-        3500,
-    ]
+    assert cgroup_memory(own(tmp_path, "5:cpuset:/x", "0::/"), tmp_path) == []
     assert cgroup_memory(tmp_path / "nowhere", tmp_path) == []
     assert available_memory(CPU) > 0
     monkeypatch.setattr(memory, "cgroup_memory", lambda: [5000, 300])
@@ -136,43 +128,3 @@ def test_the_estimate_of_the_heads_is_what_a_trainer_holds(changes: dict[str, st
     assert tables["moments of Adam"] == moments - 2 * (others - tables_of_heads)
     queue = sum(each.nbytes for each in trainer.consensus.queue)
     assert tables["rankings of the window"] == queue + queue // 2  # two rankings, and the lists of a new one
-
-
-class Library:
-    """Records the calls to the C library, and answers as it is made to."""
-
-    def __init__(self, answer: int | None) -> None:
-        self.answer = answer
-        self.told: list[tuple[object, ...]] = []
-
-    def __call__(self, *words: object) -> int | None:
-        self.told.append((words[0], *(getattr(word, "value", word) for word in words[1:])))
-        return self.answer
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    """In a process of our own."""
-    found, ours = Library(1), Event()
-    ours.set()
-    monkeypatch.setattr(memory, "_library", found)
-    monkeypatch.setattr(memory, "own_process", ours)
-    return found
-
-
-def thresholds(size: int) -> list[tuple[object, ...]]:
-    return [("mallopt", TRIM_THRESHOLD, size), ("mallopt", MMAP_THRESHOLD, size)]
-
-
-def test_memory_is_kept_inside_and_returned_afterwards_even_after_an_error(library: Library) -> None:
-    with suppress(ZeroDivisionError), memory.kept_memory(24, CPU):
-        assert library.told == thresholds(KEPT)
-        raise ZeroDivisionError
-    assert library.told == [*thresholds(KEPT), *thresholds(USUAL), ("malloc_trim", 0)]
-
-
-def test_training_in_a_host_program_leaves_malloc_alone(library: Library) -> None:
-    settings = choose_settings("reference", {"training": {"epochs": 1}})
-    memory.own_process.clear()
-    train(data(), settings, device="cpu")
-    assert library.told == []

@@ -185,11 +185,3 @@ def test_a_run_whose_processes_are_killed_and_hang_loses_nothing(group: Path, tm
     assert not state["state"]["finished"]
     done = history(job.out)
     assert done == history(group / "undisturbed")[: len(done)]
-
-
-def test_a_mistake_is_said_once_before_anything_is_started(concf, tmp_path: Path) -> None:
-    small = small_data(tmp_path / "small")
-    code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "size=1")
-    assert code == 2
-    assert err.count("unknown setting") == err.count("\n") == 1
-    assert not (tmp_path / "run").exists()

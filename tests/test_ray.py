@@ -22,17 +22,13 @@ from skipping import absent, posix
 from small_run import CLI
 from small_service import run_folder
 
-from concf.baselines.factorisation import Popularity
-from concf.baselines.table import Candidate
-from concf.comparison.compare import compare
-from concf.data.split import Split
-from concf.errors import ConfigError, DataError, PeerError
+from concf.errors import DataError, PeerError
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.runtime import executors
-from concf.runtime.executors import STARTED, execute, one_after_the_other, ray_cluster
+from concf.runtime.executors import execute, one_after_the_other, ray_cluster
 
 USERS, SIZE, CORES, LIMIT = 40, 7, 2, 60.0
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
@@ -58,8 +54,6 @@ def ray() -> Iterator[Any]:
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # older versions of Ray warn of what will change
         patch.delenv("RAY_ADDRESS", raising=False)
-        for name in STARTED:
-            patch.delenv(name, raising=False)
         with ray_cluster(CORES) as started:
             yield started
 
@@ -153,13 +147,6 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(tmp_path: Path, mon
     assert names_in(tmp_path) == []
 
 
-def test_a_comparison_is_that_of_one_process(data: Path, ray: Any) -> None:
-    split, models = Split.load(data), {"popular": Candidate(Popularity)}
-    alone = compare(split, models, seeds=2).entrants[0]
-    entrant = compare(split, models, seeds=2, engine="ray:1").entrants[0]
-    assert (entrant.settings, entrant.validation, entrant.tests) == (alone.settings, alone.validation, alone.tests)
-
-
 def test_without_ray_the_extra_is_named(tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = concf("recommend", run_folder(), "--engine", "ray", "--out", tmp_path / "recs")
@@ -183,11 +170,3 @@ def test_a_process_keeps_its_function_and_reports_a_bad_job(tmp_path: Path) -> N
     done = dict(execute(Counting(tmp_path), [BAD, *range(4)], "processes", workers=1))
     assert isinstance(done.pop(BAD).exception(), DataError)
     assert sorted(future.result() for future in done.values()) == [1, 2, 3, 4]
-
-
-def test_an_address_without_a_cluster_is_refused_at_once(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    for address in ("127.0.0.1:9", "ray://head"):
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(ConfigError, match=f"RAY_ADDRESS = {address}"):
-            next(execute(abs, [1], "ray"))

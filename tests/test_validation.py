@@ -116,7 +116,7 @@ def test_any_lists_are_validated_as_evaluate_does(n: int) -> None:
 
 @pytest.mark.parametrize("metric", ["recall", "recall@0", "recall@x", "coverage@20"])
 def test_a_metric_that_makes_no_sense_is_refused(metric: str) -> None:
-    with pytest.raises(ConfigError, match=r"training\.metric = '.*as recall@50"):
+    with pytest.raises(ConfigError, match=r"training\.metric = '.*recall@50"):
         Validation(small(), metric, CPU)
 
 

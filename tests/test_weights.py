@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy.sparse import csr_array
-from small_recipe import CLI, LOG, assert_same, data, small, trained
+from small_recipe import CLI, LOG, data, small, trained
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.neighbours import RP3beta, Walks
@@ -34,7 +34,6 @@ from concf.reference.encoders import factorisation
 from concf.reference.head_losses import HeadLosses
 from concf.reference.model import Model
 from concf.reference.objectives import UNOBSERVED, choose
-from concf.runs.run import Run
 from concf.strong import softmax
 
 CPU = torch.device("cpu")
@@ -238,32 +237,27 @@ def test_every_step_of_a_walk_is_its_weighted_chance_to_the_power_alpha() -> Non
     )
 
 
-def assert_equal(run: Run, other: Run) -> None:
-    """Two runs, but for their seconds."""
-    if run.unit == "stages":
-        assert_same(run, other)
-    for name in run.heads:
-        assert all(torch.equal(tensor, other.best[name].state[part]) for part, tensor in run.best[name].state.items())
-
-
 REFERENCE = choose_settings("reference", {"model": {"dimensions": 8}, "training": {"epochs": 2, "metric": "recall@5"}})
 
 
 @pytest.mark.filterwarnings("ignore:weights by the count")
-def test_equal_counts_and_an_infinite_half_life_change_no_bit_of_a_run() -> None:
+def test_equal_counts_and_an_infinite_half_life_are_no_weights_and_a_row_twice_is_a_count_of_2() -> None:
     same = dataclasses.replace(data().interactions, count=np.full(len(data().interactions), 3.0))
-    changed = choose_settings(small(), {"weights": {"function": "linear", "half_life": "inf"}})
-    assert_same(trained(), train(dataclasses.replace(data(), interactions=same), changed, seed=3))
+    split = dataclasses.replace(data(), interactions=same).weighted(Weighting(function="linear", half_life="inf"))
+    assert (split.log(("train", "valid")).data == 1).all()
+    repeated = COUNTED.select(pl.all().exclude("count").repeat_by(pl.col("count").cast(pl.Int64)).explode())
+    twice, counts = (
+        each.weighted(Weighting(function="linear")) for each in (prepare(repeated, protocol="random"), counted())
+    )
+    assert np.array_equal(twice.train.data, counts.train.data)
+    assert twice.hash == counts.hash
 
 
 @pytest.mark.parametrize("preset", ["strong", "reference"])
-def test_a_row_twice_is_a_count_of_2_and_weights_change_the_lists(preset: str) -> None:
+def test_weights_change_the_lists(preset: str) -> None:
     settings = small() if preset == "strong" else REFERENCE
-    weighted = choose_settings(settings, {"weights": {"function": "linear"}})
-    repeated = COUNTED.select(pl.all().exclude("count").repeat_by(pl.col("count").cast(pl.Int64)).explode())
-    run = train(counted(), weighted, seed=3)
-    assert_equal(run, train(prepare(repeated, protocol="random"), weighted, seed=3))
-    plain = train(counted(), settings, seed=3)
+    run = train(counted(), choose_settings(settings, {"weights": {"function": "linear"}}), seed=3)
+    plain = trained() if preset == "strong" else train(counted(), settings, seed=3)
     users = torch.arange(counted().train.shape[0])
     for name in run.heads:
         assert not torch.equal(*(each.recommender(name).scores(users) for each in (run, plain))), name

@@ -25,7 +25,6 @@ NAMES = {
     "faiss-cpu": "faiss",
     "prometheus-client": "prometheus_client",
     "tomli-w": "tomli_w",
-    "mlflow-skinny": "mlflow",
 }
 NEEDS_MORE = {"serve": ("serve", "run"), "report": ("report", "run", "--out", "report.html")}
 ANYWHERE = ("triton",)  # comes with a PyTorch that has CUDA
@@ -120,7 +119,7 @@ def serve() -> None:
 def with_everything() -> None:
     """What the further extras are for."""
     concf("report", "run", "--out", "report.html")
-    for form in ("npz", "onnx", "usearch", "faiss"):
+    for form in ("npz", "faiss"):
         concf("export", "run", "--to", form, "--out", f"export-{form}")
 
 

@@ -35,7 +35,6 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 EXCEPTIONS = {"uvloop": "not on Windows, where uvicorn does not ask for it and asyncio's own loop serves"}
 WITHOUT = """| not available | where | instead |
 |---|---|---|
-| `concf train --processes`, several processes on one machine | Windows | refused; train with one process |
 | `concf serve --workers`, several processes at one port | Windows | refused; serve with one, or several behind a proxy |
 | SIGHUP, which reloads a served run | Windows | `POST /reload`, with `--admin-token-file` |
 | SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` goes on from the last checkpoint |

@@ -51,8 +51,7 @@ def train(
     out:      a folder for history and checkpoints
     resume:   continue the run in `out`, to exactly the same result as if it had not been killed; settings, seed and
               device default to the run's own
-    watch:    called with the record of every epoch or stage; a `Watcher`, such as `Lines`, `TensorBoard` or `MLflow`,
-              also at the beginning and the end; one or several
+    watch:    called with the record of every epoch or stage; one function or several
     """
     if resume and out is None:
         raise ConfigError("to resume, say `out`: the folder of the run")
@@ -70,16 +69,12 @@ def train_job(
 ) -> Run:
     """Train a model under the circumstances of a job. seed, device: by default those of a run that is resumed"""
     if not isinstance(data, Split):
-        raise ConfigError(
-            f"expected a Split, found {type(data).__name__}. Make one with concf.prepare(log), or use ConCF().fit(log)"
-        )
+        raise ConfigError(f"expected a Split, found {type(data).__name__}. concf.prepare(log) makes one")
     before = job.folder.description() if job.resume and job.folder is not None else {}
     seed = before.get("seed", 0) if seed is None else check_seed(seed)
     here, data = device_of(device, before.get("device"), job.group), data.known.weighted(settings.weights)
-    if job.group.several:
-        if job.group.size > (users := data.interactions.n_users):
-            raise ConfigError(f"{job.group.size} processes for {users} users: expected no more processes than users")
-        data.share(job.group)
+    if job.group.size > (users := data.interactions.n_users):
+        raise ConfigError(f"{job.group.size} processes for {users} users: expected no more processes than users")
     if isinstance(settings, StrongSettings):
         return train_strong(data, settings, seed, here, job)
     assert isinstance(settings, ReferenceSettings)
@@ -100,16 +95,11 @@ def load_run(
     kind: Any = StrongRun if isinstance(chosen, StrongSettings) else ReferenceRun
     run: StrongRun | ReferenceRun = kind(split, chosen, description["seed"], torch.device(device))
     home.load(run)
+    advice = f"Continue with: concf train --resume --out {home.path}"
     if not run.finished and run.unit == "stages":
-        raise DataError(
-            f"{home.path}: the run is not finished, and has no recommender before its last stage. "
-            f"Continue with: concf train --resume --out {home.path}"
-        )
+        raise DataError(f"{home.path}: not finished, without a recommender before the last stage. {advice}")
     if not run.finished:
-        note(
-            f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. "
-            f"Continue with: concf train --resume --out {home.path}"
-        )
+        note(f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. {advice}")
     return run
 
 
@@ -154,10 +144,8 @@ def choose_settings(
     strange = sorted({name for each in layers for name in each} - type(base).model_fields.keys())
     if strange and set(strange) <= other.model_fields.keys():
         settings = ", ".join(OPTIONS.get(name, name) for name in strange)
-        raise ConfigError(
-            f"{settings}: of the model {other.kind}, and this is {base.kind}. Choose a preset of that model "
-            f"({', '.join(other.presets)}), or leave it out"
-        )
+        advice = f"Choose a preset of that model ({', '.join(other.presets)}), or leave it out"
+        raise ConfigError(f"{settings}: of the model {other.kind}, and this is {base.kind}. {advice}")
     if single is not None:
         layers.append({"objectives": (single,)})
     return base.changed(*layers)

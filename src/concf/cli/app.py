@@ -21,7 +21,7 @@ from concf.cli.serve import serve
 from concf.cli.train import combine, train, update
 from concf.errors import ConcfError, command_line
 from concf.runtime.provenance import VERSION
-from concf.runtime.system import follows, own_process, write_utf8
+from concf.runtime.system import follows, write_utf8
 
 NO_MEMORY = r"allocate memory|out of memory|not enough memory"  # CPU (x86_64), GPU, CPU (ARM64)
 app = typer.Typer(
@@ -64,7 +64,6 @@ def main(program: typer.Typer | None = None, name: str = "concf") -> None:
     # PyTorch's threads spin while they wait for each other, on a busy machine 100 times longer than they work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     atexit.register(gc.freeze)  # nothing is left to collect: a collection at the end takes as long as some commands
-    own_process.set()
     write_utf8()
     if "" not in sys.path:  # a script's path lacks the current folder, where `module:name` of a user's own may be
         sys.path.append("")

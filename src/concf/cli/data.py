@@ -1,8 +1,6 @@
 """`concf prepare`, and `concf data list`, `fetch`, `stats` and `write`."""
 
 import json
-from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,16 +86,14 @@ def data_statistics(
 ) -> None:
     """Count users, items, interactions and density of a log, before and after a filter or a protocol.
 
-    Data sets of the catalogue are also shown after the filters of their papers. Also shown: the columns that are read,
-    the range of the times, events per week, the share of users and items that are new in the newest tenth of the log,
-    the largest users, and repeats.
+    Also shown: the columns that are read, the range of the times, events per week, the share of users and items that
+    are new in the newest tenth of the log.
 
     `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
     """
     from concf.data.catalogue import CATALOGUE
     from concf.data.prepare import filter_of, read_log, reading_of
     from concf.data.prepare import prepare as prepare_data
-    from concf.data.protocols import Released
     from concf.data.statistics import columns_of, describe
 
     report, title, counts = dict[str, Any](), "", dict[str, int]()
@@ -109,13 +105,8 @@ def data_statistics(
         report = {"split": counts | {"hash": split.hash}}
     else:
         interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
-        logs = [((), interactions)]
-        published = CATALOGUE.get(source) if origin["name"] == source else None
-        own, chains = filter_of(log), list[list[Any]]()
-        if published is not None and not published.is_split:  # of the papers' statistics, and of `released`
-            chains = [[published.statistics], [published.released_start, Released().filter()]]
-        for filters in [[own]] if own else [list(filter(None, chain)) for chain in chains if any(chain)]:
-            logs.append((tuple(filters), reduce(lambda left, step: step.apply(left), filters, interactions)))
+        own = filter_of(log)
+        logs = [((), interactions), *([((own,), own.apply(interactions))] if own else [])]
     rows: list[dict[str, Any]] = [
         {"filter": "; then ".join(step.describe() for step in filters) or "none", **left.statistics()}
         for filters, left in logs
@@ -134,17 +125,10 @@ def data_statistics(
 
 def _in_words(columns: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:
     """Columns and details of a log, as lines to print."""
-    lines = {}
-    if columns:
-        lines["columns"] = ", ".join(f"{role} = {column}" for role, column in columns["used"].items())
-        lines["ignored columns"] = ", ".join(columns["ignored"]) or "none"
+    lines = {"columns": ", ".join(f"{role} = {column}" for role, column in columns.items())} if columns else {}
     fresh = "{:.1%} (first seen in the newest tenth of the log)".format
-    forms: dict[str, Callable[[Any], str]] = {
-        "time_range": " to ".join, "events_per_week": "{:,.1f}".format, "newest_week": "{:,.1f}".format,
-        "largest_users": lambda users: ", ".join(f"{each['user']} ({each['events']:,g} events)" for each in users),
-        "new_users": fresh, "new_items": fresh,
-    }  # fmt: skip
-    return lines | {name: forms.get(name, "{:.1%}".format)(value) for name, value in details.items()}
+    forms = {"time_range": " to ".join, "events_per_week": "{:,.1f}".format}
+    return lines | {name: forms.get(name, fresh)(value) for name, value in details.items()}
 
 
 @app.command("write")

@@ -13,11 +13,10 @@ from concf.baselines.ease import EASE
 from concf.baselines.factorisation import IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta
 from concf.baselines.table import Candidate
-from concf.comparison.compare import Comparison, Entrant, compare
+from concf.comparison.compare import compare
 from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import prepare
 from concf.errors import MissingExtraError
-from concf.evaluation.evaluate import Evaluation
 from concf.evaluation.significance import paired_t
 from concf.models import DEFAULT, choose_settings, train
 from concf.report.gather import gather
@@ -37,7 +36,6 @@ SMALL_GRIDS = {
     "ials": Candidate(IALS, {"factors": (64,), "alpha": (2.0, 5.0, 10.0), "regularisation": (15.0, 30.0, 60.0)}),
 }
 CHANGES: dict[str, Any] = {"dimensions": 64}  # for a small log
-EXPLAINED, SIMILAR = 5, 2  # items of the example's list, and most similar used items of each
 
 
 def run(out: str | Path = "demo") -> dict[str, Any]:
@@ -47,9 +45,7 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
 
     Returns what `demo.json` holds, among it
     rows:    "kind" baseline or ConCF, "name", "means" on test, "validation", "chosen" settings
-    gains:   of the consensus and of the best head, for each metric: the gain over the best baseline
-    stages:  of training: settings chosen, validation metrics, seconds
-    example: what the consensus recommends to one user, and why
+    rival, gain, p: the best baseline, the gain of the consensus over it, and p of a paired t-test
     """
     begin, out = time.monotonic(), Path(out)
     with new_folder(out, marker=SUMMARY, overwrite=True) as fresh:
@@ -62,28 +58,19 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             baselines = compare(data, models, seeds=1)
             learned = train(data, settings, device="cpu", out=home.path)
             ours = learned.evaluate(at=AT)
-            gathered = gather(learned, home.description(), name=out.resolve().name)
         with suppress(MissingExtraError):
             from concf.report.page import page
 
-            (fresh / REPORT).write_text(page(gathered), encoding="utf-8")
-        best, user = learned.best_head(), gathered["examples"][len(gathered["examples"]) // 2]  # of medium activity
-        example = {
-            "by": CONSENSUS, "user": user["user"], "used": user["used"], "held_out": len(user["held_out"]),
-            "history": [each["item"] for each in user["history"]],
-            "items": [
-                {"rank": rank, "item": each["item"], "held_out": each["hit"],
-                 "similar": [used["item"] for used in why["because"][:SIMILAR]],
-                 "votes": {vote["head"]: vote["rank"] for vote in why["heads"]}}
-                for rank, (each, why) in enumerate(zip(user["lists"][CONSENSUS], user["votes"], strict=True), 1)
-            ][:EXPLAINED],
-        }  # fmt: skip
+            content = gather(learned, home.description(), name=out.resolve().name)
+            (fresh / REPORT).write_text(page(content), encoding="utf-8")
+        rival = max(baselines.entrants, key=lambda each: each.mean(METRIC))
         summary = {
-            "data": data.summary(), "preset": DEFAULT, "changes": CHANGES, "metric": METRIC, "best_head": best,
+            "data": data.summary(), "preset": DEFAULT, "changes": CHANGES, "metric": METRIC,
+            "best_head": learned.best_head(),
             "rows": [
                 *(
                     {"kind": "baseline", "name": each.name, "means": each.tests[0], "validation": each.validation,
-                     "chosen": each.settings, "tried": len(list(SMALL_GRIDS[each.name].settings()))}
+                     "chosen": each.settings}
                     for each in reversed(baselines.entrants)
                 ),
                 *(
@@ -92,20 +79,10 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
                     for name in learned.rows()
                 ),
             ],
-            "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
-            "stages": gathered["stages"], "example": example,
-            "without": [name for name in SMALL_GRIDS if name not in models], "out": str(out), "run": str(out / RUN),
+            "rival": rival.name, "gain": ours[CONSENSUS].means()[METRIC] / rival.mean(METRIC) - 1,
+            "p": paired_t(ours[CONSENSUS].per_user[METRIC], rival.per_user[METRIC]),
+            "out": str(out), "run": str(out / RUN),
             "report": str(out / REPORT) if (fresh / REPORT).is_file() else None, "seconds": time.monotonic() - begin,
         }  # fmt: skip
         (fresh / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
-
-
-def _gains(ours: Evaluation, baselines: Comparison) -> dict[str, dict[str, Any]]:
-    """Metric -> the baseline with the best test mean, both means, the relative gain, and p of a paired t-test."""
-    gains = {}
-    for metric, mean in ours.means().items():
-        rival: Entrant = max(baselines.entrants, key=lambda each: each.mean(metric))
-        best, p = rival.mean(metric), paired_t(ours.per_user[metric], rival.per_user[metric])
-        gains[metric] = {"mean": mean, "rival": rival.name, "its": best, "gain": mean / best - 1, "p": p}
-    return gains

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from re import findall
 
 import typer
 
@@ -14,8 +13,6 @@ def doctor(as_json: Json = False) -> None:
 
     `concf doctor > doctor.txt`
     """
-    from importlib.metadata import PackageNotFoundError, requires, version
-
     import psutil
     import torch
 
@@ -23,25 +20,16 @@ def doctor(as_json: Json = False) -> None:
     from concf.runtime.provenance import provenance
 
     origin, free = provenance(), psutil.virtual_memory().available
+    machine = origin["machine"]
     devices = {"cpu": f"{torch.get_num_threads()} threads, {free / 2**30:.1f} GiB of memory free"}
     for k in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(k)
         memory = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB of memory free"
         devices[f"cuda:{k}"] = f"{torch.cuda.get_device_name(k)}, {memory}"
-    if torch.backends.mps.is_available():
-        devices["mps"] = "Apple's, memory shared with the processor"
-    versions = {}  # of each library of concf and its extras
-    for name in dict.fromkeys(library for line in requires("concf") or [] for library in findall(r"^[\w.-]+", line)):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "missing"
-    libraries = ", ".join(f"{name} {number}" for name, number in versions.items() if name != "concf")
-    machine = origin["machine"]
     report = {
         "concf": origin["concf"], "commit": origin["commit"] or "not a checkout",
         "installed in": str(Path(__file__).parents[1]), "python": origin["python"], "system": machine["system"],
-        "processor": f"{machine['processor']}, {machine['cores']} cores", **devices,
-        "data home": str(data_home()), "libraries": libraries,
+        "processor": f"{machine['processor']}, {machine['cores']} cores", **devices, "data home": str(data_home()),
+        "libraries": ", ".join(f"{name} {version}" for name, version in origin["versions"].items()),
     }  # fmt: skip
     typer.echo(json.dumps(report)) if as_json else print_values(report)

@@ -28,8 +28,6 @@ def evaluate(
     catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
     cuts: Annotated[int | None, typer.Option(min=1, help="Train models on LOG before so many cuts, and test each on the window of --test (28d, or a share) after it.", show_default=False)] = None,
     models: Annotated[str | None, typer.Option(help="With --cuts: as for `concf compare`.", show_default="concf:strong")] = None,
-    update: Annotated[bool, typer.Option("--update", help="With --cuts: train concf:strong also once, and then update it.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="With --cuts: draw the first metric over time into this .svg, .png or .pdf file.")] = None,
     results: Annotated[Path | None, typer.Option(help="With --cuts: JSON lines of measurements, of which none is repeated.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -46,21 +44,16 @@ def evaluate(
             raise ConfigError("--at, --on, --data and --catalogue are for a run. With --cuts: --metrics recall@50")
         from concf.comparison import rolling
 
-        found = rolling.evaluate_rolling(
-            str(folder), names(models or "concf:strong"), cuts=cuts, update=update,
-            metrics=names(metrics or "") or rolling.METRICS, log=results, **log,
-        )  # fmt: skip
-        if plot is not None:
-            found.plot(plot)
+        entrants, at_cuts = names(models or "concf:strong"), names(metrics or "") or rolling.METRICS
+        found = rolling.evaluate_rolling(str(folder), entrants, cuts=cuts, metrics=at_cuts, log=results, **log)
         if as_json:
             typer.echo(json.dumps(found.as_dict()))
             return
         print_windows(found.windows, ["from", "to"], f"{folder}: test windows")
         print_table(*found.rows(), title="Mean ± standard deviation over the windows, of warm users and of everyone")
         return
-    alone = {"--models": models, "--plot": plot, "--results": results, "--update": update or None}
-    if any(value is not None for value in alone.values()):
-        raise ConfigError(f"{', '.join(name for name, value in alone.items() if value)}: for rolling cuts. Set --cuts")
+    if models is not None or results is not None:
+        raise ConfigError("--models and --results are for rolling cuts. Set --cuts")
     refuse_options(log, "for a log at rolling cuts. Set --cuts, or leave it out")
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
@@ -112,7 +105,6 @@ def compare(
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
     age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last")] = None,
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
     as_json: Json = False,
@@ -127,10 +119,7 @@ def compare(
     from concf.comparison.compare import comparison_rows
     from concf.data.split import Split
     from concf.models import choose_settings
-    from concf.runtime.files import new_file
 
-    if markdown is not None and markdown.suffix != ".md":
-        raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
     check_workers(engine, workers)
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life, age)).weights),
@@ -139,22 +128,19 @@ def compare(
         engine=engine if workers is None else f"{engine}:{workers}",
     )  # fmt: skip
     table, report = comparison_rows(result), result.as_dict()
-    if markdown is not None:
-        with new_file(markdown) as fresh:
-            fresh.write_text(text_tables.markdown(*table), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(report))
         return
     print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
-    few, many = min(report["evaluated_users"]), max(report["evaluated_users"])
-    users = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    users = " to ".join(dict.fromkeys(f"{count(report['evaluated_users']):,}" for count in (min, max)))
     fitted = {model["model"]: model["fitted_on"] for model in report["models"]}
-    refitted = "train and valid" in fitted.values()
-    others = [name for name, pairs in fitted.items() if refitted and pairs == "train"]
+    others = (
+        [name for name, pairs in fitted.items() if pairs == "train"] if "train and valid" in fitted.values() else []
+    )
     typer.echo(
-        f"Tested as fitted on training {'and validation ' * refitted}pairs"
+        f"Tested as fitted on training {'and validation ' * ('train and valid' in fitted.values())}pairs"
         f"{', on training pairs alone: ' * bool(others)}{', '.join(others)}.\n"
-        f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings chosen on {report['tuned_on']}; "
-        f"* marks the edge of a grid.\np: against the first, {report['test']}. "
+        f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings "
+        f"chosen on {report['tuned_on']}; * marks the edge of a grid.\np: against the first, {report['test']}. "
         f"Split hashes {', '.join(split[:8] for split in report['split_hashes'])}."
     )

@@ -15,16 +15,16 @@ NAME = "report.html"
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
-    to: Annotated[str, typer.Option(help="npz (a file), parquet, usearch, faiss or onnx (a folder each).")],
+    to: Annotated[str, typer.Option(help="npz (a file), parquet or faiss (a folder each).")],
     out: Annotated[Path, typer.Option(help="The file or folder to write; it must not exist yet.")],
     head: Annotated[str | None, typer.Option(help="Whose vectors.", show_default="the best head")] = None,
-    approximate: Annotated[bool, typer.Option("--approximate", help="With usearch or faiss: search by HNSW, whose recall is measured.")] = False,
+    approximate: Annotated[bool, typer.Option("--approximate", help="With faiss: search by HNSW, whose recall is measured.")] = False,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes, which give new and rare items their vectors.")] = None,
     catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Write one head's exact vectors, for your own index, store or runtime.
+    """Write one head's exact vectors, for your own index or store.
 
     `concf export runs/first --to parquet --out vectors`
 
@@ -58,8 +58,6 @@ def _message(report: dict[str, Any]) -> str:
         at, value, users = (measured.pop(name) for name in ("at", "value", "users"))
         effort = ", ".join(f"{name} {setting}" for name, setting in measured.items())
         lines.append(f"Approximate search ({effort}) finds {value:.2%} of the exact first {at}, over {users:,} users.")
-    elif report["to"] == "usearch":
-        lines.append("Search with exact=True; without it usearch takes the graph, whose recall --approximate measures.")
     return "\n".join(lines)
 
 

@@ -45,14 +45,6 @@ def print_windows(rows: Sequence[dict[str, Any]], first: Sequence[str], title: s
     print_table([name.replace("_", " ") for name in names], cells, title=title)
 
 
-def print_text(text: str) -> None:
-    """Wrap text on a terminal, else print it as one line."""
-    from rich.console import Console
-
-    console = Console()
-    console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=not console.is_terminal)
-
-
 def print_values(values: dict[str, Any]) -> None:
     """Print a name and its value per line."""
     for name, value in values.items():

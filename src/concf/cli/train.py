@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -13,14 +12,12 @@ import typer
 from concf.cli.output import Json, print_heads, title_of
 from concf.cli.reading import READING, reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError, DataError
-from concf.runtime.system import Stopped, follows, launch, stoppable
+from concf.runtime.system import Stopped, stoppable
 
 if TYPE_CHECKING:
     from concf.data.split import Split
     from concf.runs.checkpoint import RunFolder
     from concf.runs.run import Run
-    from concf.runs.settings import RunSettings
-    from concf.runs.watchers import Watch
     from concf.runtime.process_group import ProcessGroup
 
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
@@ -47,8 +44,6 @@ def train(
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.", rich_help_panel=RUN)],
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RUN)] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUN)] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUN)] = 1,
-    mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, metrics, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUN)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.", rich_help_panel=RUN)] = False,
 ) -> None:  # fmt: skip
     """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
@@ -58,48 +53,33 @@ def train(
     items for either. Other ways to read, filter and split a log: `concf prepare`.
 
     The paper's own model: `--preset reference`; without the consensus loss: `--set consensus.weight=0`. A killed run
-    continues, with exactly the same result: `concf train --resume --out runs/first`. On several machines:
+    continues, with exactly the same result: `concf train --resume --out runs/first`. By several processes:
     `torchrun --nproc-per-node 8 -m concf train ...`
     """
     from concf.models import choose_settings, run_settings, train_job
     from concf.runs.checkpoint import RunFolder
     from concf.runs.job import Job
     from concf.runs.watchers import Lines
-    from concf.runtime.process_group import joined, launched, restarted
+    from concf.runtime.process_group import joined, restarted
 
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DATA --out RUN, or continue: --resume --out RUN")
     if resume:
         refuse_options(log, "a resumed run has its data set already. Leave it out")
-    home, starts = RunFolder(out), processes > 1 and not launched()
+    home = RunFolder(out)
 
-    def choose(resume: bool) -> "RunSettings":
-        own = run_settings(home) if resume and preset is None else preset
+    with _resumable(out), joined() as group:
+        again = group.any(restarted())
+        resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
+        if again and group.is_main:
+            typer.echo("concf: a process failed, all are started again", err=True)
         words = [f"budget={budget}"] * (budget is not None) + ["refit=everything"] * final
         words += [*weighting(weights, half_life, age), *(change or [])]
-        return choose_settings(own, file=config, words=words, single=single)
-
-    watchers: list[Watch] = []
-    if mlflow is not None and not follows():
-        from concf.report.mlflow import MLflow
-
-        watchers.append(MLflow(mlflow))
-    with _resumable(out):
-        if starts:
-            choose(resume)  # a mistake is reported before any process starts
-            if not resume:
-                home.refuse_occupied()
-            launch(sys.argv[1:], processes)
-            return
-        with joined() as group:
-            again = group.any(restarted())
-            resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
-            if again and group.is_main:
-                typer.echo("concf: a process failed, all are started again", err=True)
-            settings = choose(resume)
-            data = _data(folder, home, seed, log, resume, group)
-            job = Job(home, resume, group, (*watchers, *([Lines()] if group.is_main else [])))
-            run = train_job(data, settings, job, seed, device)
+        own = run_settings(home) if resume and preset is None else preset
+        settings = choose_settings(own, file=config, words=words, single=single)
+        data = _data(folder, home, seed, log, resume, group)
+        job = Job(home, resume, group, (Lines(),) if group.is_main else ())
+        run = train_job(data, settings, job, seed, device)
     if group.is_main:
         _report(run, out, as_json)
 
@@ -224,13 +204,11 @@ def _report(run: "Run", out: Path, as_json: bool, beside: dict[str, dict[str, fl
     print_heads(report, f"{title_of(run)}: {report['epochs']} {run.unit} in {report['seconds']:.0f} s")
     if run.carried_validation:
         typer.echo("These validation metrics are from before the update; the new run was not validated.")
-    held_back = "" if "test" in run.learned else f"; {report['tested_users']:,} are held back to test on"
-    typer.echo(f"Validated on {report['validated_users']:,} users{held_back}.")
+    typer.echo(f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} to test on.")
     if "valid" in run.learned:
         on = "everything, the test part too" if "test" in run.learned else "training and validation part"
         typer.echo(f"Then refitted on {on}; the metrics above were measured before.")
-    if run.unit == "stages":
-        typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
+    typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
     for name, metrics in (beside or {}).items():
         shown = ", ".join(f"{each} {value:.4f}" for each, value in metrics.items())
         typer.echo(f"{BESIDE[name]}: {shown or 'none'}.")
@@ -244,7 +222,7 @@ def _data(
     source: Path | None, home: "RunFolder", seed: int | None, log: dict[str, Any], resume: bool, group: "ProcessGroup"
 ) -> "Split":
     """Load the data set, or make it from a log and keep it in the folder of the run."""
-    from concf.data.prepare import divided_again, split_of
+    from concf.data.prepare import split_of
     from concf.data.reading.scan import is_glob
     from concf.data.split import Split
 
@@ -258,8 +236,8 @@ def _data(
         if group.is_main:
             data.note_if_few()
         return data
-    if resume:  # the same log as before, or the run refuses it
-        return divided_again(str(source), home.data().recipe)
+    if resume:
+        return home.data()
     if group.is_main:
         home.refuse_occupied()
         data = split_of(source, seed or 0, **log)

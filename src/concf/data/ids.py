@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 MAX_ID_BYTES = 1024
-MAX_TEXT = 2**31 - 1  # bytes of an Arrow array of strings
 
 
 class Ids:
@@ -64,22 +62,10 @@ class Ids:
         """Return the ids at ascending positions."""
         return Ids(self.values[positions])
 
-    def to_arrow(self) -> Any:
-        """Arrow array [n] of int64 or text on the same buffers; converting values would make pyarrow load pandas."""
-        import pyarrow as pa
-
-        parts = (self.values,) if self.are_integers else self.to_bytes()[::-1]
-        buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in parts)]
-        if self.are_integers:
-            return pa.Array.from_buffers(pa.int64(), len(self), buffers)
-        text = pa.Array.from_buffers(pa.large_string(), len(self), buffers)
-        return text if parts[0][-1] > MAX_TEXT else text.cast(pa.string())
-
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and their offsets."""
-        import polars as pl
-
-        return Ids.of_series(pl.Series(self.values.tolist(), dtype=pl.String)).to_bytes()
+        names = [name.encode() for name in self.values.tolist()]
+        return np.array(bytearray(b"".join(names))), np.cumsum([0, *map(len, names)])
 
     def digest(self) -> bytes:
         """SHA-256 of type and values."""
@@ -95,10 +81,12 @@ class Ids:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Ids:
-        """Memory-map what `save` wrote."""
-        values = mapped(folder / f"{name}.npy")
-        offsets = folder / f"{name}_offsets.npy"
-        return PackedIds(values, mapped(offsets)) if offsets.exists() else cls(values)
+        """Load what `save` wrote; integers are memory-mapped."""
+        values, offsets = mapped(folder / f"{name}.npy"), folder / f"{name}_offsets.npy"
+        if not offsets.exists():
+            return cls(values)
+        blob = values.tobytes()
+        return cls(np.array([blob[a:b].decode() for a, b in pairwise(np.load(offsets).tolist())], dtype=object))
 
     @classmethod
     def of_series(cls, values: pl.Series) -> Ids:
@@ -107,7 +95,7 @@ class Ids:
 
         if values.dtype.is_integer():
             return cls(values.cast(pl.Int64).to_numpy())
-        return _packed(values.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()))
+        return cls(np.array(values.to_list(), dtype=object))
 
 
 class JoinedIds(Ids):
@@ -121,46 +109,6 @@ class JoinedIds(Ids):
         """Return the position of an id of the same type, -1 if it is unknown."""
         at, behind = self.first.place(one), self.others.place(one)
         return at if behind < 0 else len(self.first) + behind
-
-
-class PackedIds(Ids):
-    """String ids as stored on disk; Python strings are made on first use.
-
-    blob: [b] uint8, offsets: [n + 1] int64, see `to_bytes`
-    """
-
-    are_integers = False
-
-    def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        self.blob, self.offsets = blob, offsets
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @cached_property
-    def values(self) -> NDArray[Any]:  # type: ignore[override]
-        """[n] object with str."""
-        blob = self.blob.tobytes()
-        return np.array([blob[start:end].decode() for start, end in pairwise(self.offsets.tolist())], dtype=object)
-
-    def take(self, positions: NDArray[Any]) -> Ids:
-        """Return the ids at ascending positions, still packed."""
-        import pyarrow as pa
-
-        buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in (self.offsets, self.blob))]
-        return _packed(pa.Array.from_buffers(pa.large_binary(), len(self), buffers).take(pa.array(positions)))
-
-    def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """([b], [n + 1]) bytes and offsets."""
-        return self.blob, self.offsets
-
-
-def _packed(strings: Any) -> PackedIds:
-    """Ids from an Arrow array of large strings or large binaries."""
-    _, offsets, blob = strings.buffers()
-    offsets = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
-    blob = np.frombuffer(blob, np.uint8) if blob is not None else np.zeros(0, np.uint8)
-    return PackedIds(blob[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def find(ascending: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:

@@ -170,14 +170,6 @@ def split_of(data: Any, seed: int, **options: Unpack[LogOptions]) -> Split:
     return prepare(str(data) if isinstance(data, Path) else data, seed=seed, **defaults | settings)
 
 
-def divided_again(source: Any, recipe: SplitRecipe) -> Split:
-    """Read, filter and split a log by the recipe of another data set."""
-    if isinstance(recipe.protocol, Given):
-        raise ConfigError("a data set with given parts cannot be made again from one of them")
-    interactions, origin = read_source(source, Reading(**recipe.reading))
-    return filtered_and_split(interactions, recipe.model_copy(update={"source": origin}))
-
-
 def filtered_and_split(log: Interactions, recipe: SplitRecipe, applied: int = 0) -> Split:
     """Apply the filters of a recipe to a log, but for the first that were `applied` already, and split it.
 

@@ -67,11 +67,6 @@ class Protocol(Settings):
         """[n] the parts after an update; by default new pairs train."""
         return known.parts
 
-    def advice(self) -> str:
-        """What to do if no user can be evaluated."""
-        options = ", ".join(option(name) for name in type(self).model_fields if name != "name")
-        return f"Change what is held out ({options}), or filter less"
-
 
 class _Shares(Protocol):
     """Held-out shares that leave something to train on."""
@@ -289,10 +284,6 @@ class Given(Protocol):
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
         """[n] the parts, with unevaluated pairs marked: none of them, with a share."""
         return super().evaluable(interactions, parts) if self.valid is None else parts
-
-    def advice(self) -> str:
-        """What to do if no user can be evaluated."""
-        return "A user needs items in all parts: two or more in the training file, others in the test file"
 
 
 class NewUsers(_Shares):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from concf.runtime.arguments import check_seed
 from concf.runtime.files import mapped, new_folder, sha256
 from concf.runtime.provenance import VERSION
 from concf.runtime.settings import Settings
-
-if TYPE_CHECKING:
-    from concf.runtime.process_group import ProcessGroup  # which loads PyTorch
 
 FORMAT = 3  # of the folder; any other is refused
 MANIFEST = "manifest.json"
@@ -97,7 +94,9 @@ class Split:
         split = cls(interactions, evaluable, recipe, tuple(_notes(interactions, evaluable, recipe)))
         if not (len(split.evaluated) and len(split.validated)):
             size = f"{len(interactions)} interactions of {interactions.n_users} users"
-            raise DataError(f"protocol {protocol.name!r} leaves no user to evaluate ({size}). {protocol.advice()}")
+            options = ", ".join(option(name) for name in type(protocol).model_fields if name != "name")
+            advice = f"Change what is held out ({options}), or filter less"
+            raise DataError(f"protocol {protocol.name!r} leaves no user to evaluate ({size}). {advice}")
         return split
 
     def with_seed(self, seed: int) -> Split:
@@ -164,11 +163,6 @@ class Split:
     def test(self) -> csr_array:
         """[users, items] the evaluated pairs of the test part."""
         return self.interactions.matrix(self.parts == TEST)
-
-    def share(self, group: ProcessGroup) -> None:
-        """Share the memory of the training and validation matrices among the processes of a machine."""
-        for part in ("train", "valid"):
-            vars(self)[part] = group.shared(partial(self.part, part))
 
     def part(self, name: str) -> csr_array:
         """[users, items] the part called train, valid or test."""
@@ -330,18 +324,16 @@ class Split:
             (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path, *, verify: bool | None = None) -> Split:
+    def load(cls, folder: str | Path) -> Split:
         """Memory-map a folder that `save` wrote; one that is incomplete, changed or too new is refused.
 
-        verify: compare every file with its SHA-256, which reads them all; None: only folders up to `VERIFIED_BYTES`.
-        Missing and truncated files are always detected.
+        Folders up to `VERIFIED_BYTES` are compared with their SHA-256; missing and truncated files are always detected.
         """
         folder = Path(folder)
         manifest = _read_manifest(folder)
         files: dict[str, str | None] = manifest["files"]
         missing = [name for name in files if not (folder / name).is_file()]
-        if verify is None and not missing:
-            verify = sum((folder / name).stat().st_size for name in files) <= VERIFIED_BYTES
+        verify = sum((folder / name).stat().st_size for name in files if name not in missing) <= VERIFIED_BYTES
         for name, checksum in files.items():
             if name in missing:
                 raise DataError(f"{folder / name} is missing. Prepare the data set again")
@@ -401,10 +393,6 @@ def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> lis
             evaluated = f"{row['evaluated']:,} of {row['pairs']:,} pairs are evaluated"
             users = f"of {row['evaluated_users']:,} of {row['users']:,} users"
             notes.append(f"{row['part']}: {evaluated}, {users}; left out: {left} (learned all the same)")
-    single = np.flatnonzero((interactions.per_user() == 1) & (interactions.per_user(rows=before == TRAIN) == 1))
-    if len(single):
-        example = interactions.user_ids.named(single[:1])[0]
-        notes.append(f"{len(single)} users have one item and only train (for example {example!r})")
     whole = any(not step.before_test for step in recipe.filters)
     if whole and not recipe.protocol.both:  # `released` and `paper` are published so
         notes.append("the filters counted the whole log, its test part included; so do the lists of users and items")

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from concf.data.split import Split
-from concf.errors import ConfigError, note
+from concf.errors import ConfigError
 from concf.evaluation.metrics import ACCURACY, flat_cells
 from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
 
-CELLS = 1 << 24  # of a table [users, items] that is held at a time
 AUTO = "auto"
 USUAL = "recall@50"  # the paper's
 SMALL = 500  # candidates: with fewer, 50 ranks are a large share of them
 SHORTEST = 5  # least cutoff of NDCG
 ORDERLESS = ("recall", "precision", "hit")  # do not depend on the order of the first ranks
-BLUNT = 0.5  # share of its greatest value that a random order reaches
 
 
 class Validation:
@@ -68,7 +64,7 @@ class Validation:
             share, device = self.group.share(self.n_users), self.users.device
             local = torch.zeros(share.stop - share.start, dtype=torch.float64, device=device)
             local[self.users] = torch.from_numpy(scores).to(device)
-            scores = self.group.gather(local, self.n_users).cpu().numpy()[self.validated]
+            scores = self.group.gather(local).cpu().numpy()[self.validated]
         return np.asarray(scores)
 
     def held_out(self, lists: Tensor) -> Tensor:
@@ -89,33 +85,12 @@ def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int
     return np.sort(random.choice(users, n, replace=False))
 
 
-def shared_items(
-    lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int, group: ProcessGroup = ALONE
-) -> dict[str, float]:
-    """name -> share of the first n items of `agreed` that its own first n contain, over all users.
-
-    lists: of [users, n or more], agreed: [users, n or more]; -1 pads short lists. Integers are summed: the order of a
-    GPU's additions has no effect.
-    """
-    both, there = torch.zeros(len(lists), dtype=torch.int64, device=agreed.device), (agreed[:, :n] >= 0).sum()
-    size = max(1, CELLS // (n_items + 1))
-    for begin in range(0, len(agreed), size):
-        items = [each[begin : begin + size, :n].long() for each in (agreed, *lists.values())]
-        items = [each.where(each >= 0, n_items) for each in items]
-        in_consensus = torch.zeros(len(items[0]), n_items + 1, dtype=torch.bool, device=agreed.device)
-        in_consensus.scatter_(1, items[0], True)
-        in_consensus[:, n_items] = False  # padding
-        both += torch.stack([in_consensus.gather(1, each).sum() for each in items[1:]])
-    group.all_reduce([both, there])
-    return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
-
-
 def parsed(metric: str) -> tuple[str, int]:
     """Parse a metric such as recall@50 into its name and cutoff."""
     name, _, n = metric.partition("@")
     if name not in ACCURACY or not n.isdecimal() or int(n) < 1:
         raise ConfigError(
-            f"training.metric = {metric!r}: expected one of {', '.join(ACCURACY)} at a length, as {USUAL}, or {AUTO}"
+            f"training.metric = {metric!r}: expected {AUTO}, {USUAL}, or at a length {', '.join(ACCURACY)}"
         )
     return name, int(n)
 
@@ -133,24 +108,12 @@ def fitting_metric(metric: str, data: Split) -> str:
 
 
 def refuse_blind(metric: str, data: Split) -> None:
-    """Raise if a metric is equal for every order of the items; warn if the order hardly matters to it."""
+    """Raise if a metric is equal for every order of the items."""
     name, n = parsed(metric)
-    if name not in ORDERLESS:
-        return
-    share = np.minimum(1.0, n / np.maximum(_candidates(data), 1))
-    if name == "hit":
-        share = 1 - (1 - share) ** np.diff(data.valid.indptr)[data.validated]
-    chance = float(share.mean())
-    better = f"Choose {fitting_metric(AUTO, data)}, or leave it at {AUTO}"
-    if chance == 1:
+    if name in ORDERLESS and (_candidates(data) <= n).all():
         raise ConfigError(
             f"training.metric = {metric!r} cannot tell one epoch from another: no validated user has more than {n} "
-            f"items to rank. {better}"
-        )
-    if chance >= BLUNT:
-        note(
-            f"training.metric = {metric!r}: a random order comes to {chance:.0%} of its greatest value; it hardly "
-            f"tells one epoch from another. {better}"
+            f"items to rank. Choose {fitting_metric(AUTO, data)}, or leave it at {AUTO}"
         )
 
 

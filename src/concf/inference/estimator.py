@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from concf.data.prepare import split_of
 from concf.errors import ConfigError
@@ -21,44 +21,11 @@ from concf.runtime.settings import nested
 from concf.strong.update import UpdateOptions, update
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
-    from numpy.typing import ArrayLike, NDArray
-    from scipy.sparse import sparray, spmatrix
-
     from concf.data.prepare import LogOptions
-    from concf.data.split import Split
-
-    Files: TypeAlias = "str | Path | Sequence[str | Path]"
-    Frame: TypeAlias = "pl.DataFrame | pl.LazyFrame | pd.DataFrame | ArrowStream"
-    Matrix: TypeAlias = "sparray | spmatrix | NDArray[Any] | tuple[ArrayLike, ArrayLike]"
-    Log: TypeAlias = "Files | Frame | Matrix | Sequence[tuple[Any, ...]] | Mapping[Any, Iterable[Any]]"
-
-    class ArrowStream(Protocol):
-        """A table of any library that has the Arrow PyCapsule interface, as pyarrow's."""
-
-        def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
 DEFAULTS = {"preset": DEFAULT, "seed": 0, "device": None}
 NO_PICKLE = "a fitted model is not pickled: a pickle runs code. Use model.save(folder) and ConCF.load(folder)"
-
-
-class Changes(TypedDict, total=False):
-    """Changes to a preset, as settings of its model; docs/training.md lists the settings of both models."""
-
-    budget: str
-    refit: str
-    dimensions: int
-    popularity_groups: int
-    consensus_users: int | None
-    objectives: Sequence[str] | str
-    losses: Mapping[str, object]
-    model: Mapping[str, object]
-    consensus: Mapping[str, object]
-    balance: Mapping[str, object]
-    training: Mapping[str, object]
-    weights: Mapping[str, object]
 
 
 class ConCF(Recommender):
@@ -86,21 +53,11 @@ class ConCF(Recommender):
     also the attributes `run` (history, settings, data, evaluation), `user_ids` and `item_ids`.
     """
 
-    def __init__(
-        self, preset: str = DEFAULT, *, seed: int = 0, device: str | None = None, **settings: Unpack[Changes]
-    ) -> None:
+    def __init__(self, preset: str = DEFAULT, *, seed: int = 0, device: str | None = None, **settings: Any) -> None:
         self._take({"preset": preset, "seed": seed, "device": device, **settings})
 
-    @classmethod
-    def from_preset(cls, name: str, *, seed: int = 0, device: str | None = None, **settings: Unpack[Changes]) -> Self:
-        """Make a model with the settings of a preset, and changes to them; `concf.PRESETS` has the names.
-
-        ConCF.from_preset("reference", consensus={"weight": 0.1})
-        """
-        return cls(name, seed=seed, device=device, **settings)
-
     def fit(
-        self, data: Log | Split, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
+        self, data: Any, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None, **options: Unpack[LogOptions],
     ) -> Self:  # fmt: skip
         """Learn from a frame, a file, a matrix, a list of tuples, a dictionary, a prepared folder or a `Split`.
@@ -109,7 +66,7 @@ class ConCF(Recommender):
             model.fit({"alice": ["a", "b"], "bob": ["b", "c"]})
 
         A frame is of polars, pandas, or any library with the Arrow PyCapsule interface; a matrix [users, items] is
-        sparse or dense, its cells counts; two arrays are (users, items); a tuple is (user, item[, count][, time]).
+        sparse, its cells counts; two arrays are (users, items); a tuple is (user, item[, count][, time]).
         A log with times is split by time: its newest tenth for testing, the tenth before for validation, which chooses
         settings and epochs; without times, a tenth of each user's items for either (docs/time.md). An option that is
         None has the default of `concf train`. A prepared folder and a `Split` are split already: they take none.
@@ -117,17 +74,10 @@ class ConCF(Recommender):
         final:   refit on everything, the test part too: for production; the model then has no test metrics
         out:     a folder for the history, checkpoints and the model
         verbose: print a line to standard error for every ranking, where there is no progress bar
-        watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; or a
-                 watcher such as `concf.report.mlflow.MLflow`, or several
+        watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; one
+                 function or several
 
-        Options, each described in `concf.data.prepare.LogOptions`:
-        read:   user, item, count, timestamp (columns; None: found by their usual names; an index in a file without
-                header), rating, min_rating, dislike_below, dislikes, time_format, bad_times, format, separator, header,
-                ordered. Counts matter only if the settings say so: ConCF(weights={"function": "log"})
-        filter: min_user, min_item (by default 5), counts, core; see `concf.data.interactions.Filter`
-        split:  protocol (random, leave-last, time, new-users, new-items, released, paper, or given); valid, test
-                (shares to validate and to test on, 0.1 each; with `given`, two more logs), newest, at_least, last,
-                valid_from, test_from, wanted
+        options: to read, filter and split the log, see `concf.data.prepare.LogOptions`
         """
         settings = choose_settings(self.settings, {"refit": "everything"}) if final else self.settings
         split = split_of(data, self.seed, **options)
@@ -141,7 +91,7 @@ class ConCF(Recommender):
         return self
 
     def update(
-        self, data: Log, *, out: str | Path | None = None, verbose: bool = False,
+        self, data: Any, *, out: str | Path | None = None, verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None, **options: Unpack[UpdateOptions],
     ) -> Self:  # fmt: skip
         """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.
@@ -189,31 +139,13 @@ class ConCF(Recommender):
         self._params = {"preset": preset, "seed": seed, "device": self.device, **changed}
         self.settings, self.seed = settings, seed
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters of the constructor: preset, seed, device, and changes.
-
-        deep: also each setting, as `consensus__weight`, for `set_params`
-        """
-        params = dict(self._params)
-        if deep:
-            for group, value in self.settings.model_dump().items():
-                if isinstance(value, Mapping):
-                    params |= {f"{group}__{name}": each for name, each in value.items()}
-        return params
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, of scikit-learn
+        """Return the parameters of the constructor: preset, seed, device, and changes."""
+        return dict(self._params)
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters for the next `fit`: set_params(seed=1, consensus__weight=0.1). Returns the model itself.
-
-        A group of settings (consensus={...}) replaces the changes of that group; a single one is added to them.
-        """
-        known = {*DEFAULTS, *type(self.settings).model_fields, *self.get_params()}
-        changed = dict(self._params)
-        for name, value in params.items():
-            if name not in known:
-                raise ConfigError(f"unknown parameter {name!r}; there are {', '.join(sorted(known))}")
-            group, _, setting = name.partition("__")
-            changed[group] = {**(changed.get(group) or {}), setting: value} if setting else value
-        self._take(changed)
+        """Change parameters for the next `fit`, such as seed=1; a group (consensus={...}) replaces its changes."""
+        self._take(self._params | params)
         return self
 
     def __copy__(self) -> Self:

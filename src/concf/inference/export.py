@@ -1,4 +1,4 @@
-"""Export one head's exact vectors to an index, a store or a runtime.
+"""Export one head's exact vectors to an index or a store.
 
 A head ranks by <user_u, item_i> + bias_i. The bias is folded into the vectors,
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyarrow import parquet
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
-from concf.evaluation.ranking import NOTHING, rank
+from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import Factors
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
@@ -37,16 +37,8 @@ ABOUT = "export.json"  # metadata in a folder of vectors; `metadata` in an .npz 
 SCORE = "inner product of a user's and an item's vector; the item bias is a dimension of the item, against the user's 1"
 RECALL_AT, RECALL_USERS = 50, 1000  # to measure an approximate index
 CONNECTIVITY, EFFORT_TO_BUILD, EFFORT_TO_SEARCH = 32, 200, 128  # HNSW's M, efConstruction, efSearch
-ONNX_MODEL = """<ir_version: 8, opset_import: ["": 17], producer_name: "concf">
-head (int64[b] user, int64[1] k) => (float[b, length] scores, int64[b, length] items) {
-    rows = Gather (user_vectors, user)
-    all_scores = Gemm <transB = 1> (rows, item_vectors)
-    length = Min (k, items_there_are)
-    scores, items = TopK (all_scores, length)
-}"""  # versions that any runtime since 2022 reads
 
 Floats = NDArray[np.float32]
-Searched = Callable[[Floats, int], NDArray[Any]]  # [q, d] vectors, k -> [q, k] item positions
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,7 @@ def export(
     """Write a head's vectors; returns the metadata with `to`, `out` and the sizes of `files`.
 
     head:        its name; None: the best head
-    to:          npz (a file), parquet, usearch, faiss or onnx (a folder each)
+    to:          npz (a file), parquet or faiss (a folder each)
     out:         a file or folder that does not exist yet; it appears complete or not at all
     approximate: search by HNSW, whose recall against exact search is measured
     catalogue:   new items get vectors by their attributes, rare ones in part
@@ -101,21 +93,18 @@ def export(
     target, folder = Path(out), to != "npz"
     if to not in FORMATS:
         raise ConfigError(f"--to {to!r}: choose from {', '.join(FORMATS)}")
-    if approximate and to not in ("usearch", "faiss"):
-        raise ConfigError("--approximate is for an index: choose --to usearch or faiss")
+    if approximate and to != "faiss":
+        raise ConfigError("--approximate is for an index: choose --to faiss")
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another --out")
-    module, package, extra = LIBRARIES.get(to, ("json", "", ""))
-    try:
-        library = import_module(module)
-    except ImportError:
-        raise MissingExtraError(package, extra, f"--to {to}") from None
+    if to == "faiss" and find_spec("faiss") is None:
+        raise MissingExtraError("faiss-cpu", "index", "--to faiss")
     ranker = Ranker(run, items=catalogue)
     vectors = Vectors.of(ranker, ranker.head(head))
     with new_folder(target, marker=ABOUT) if folder else new_file(target) as fresh:
         try:
-            written = FORMATS[to](vectors, fresh, approximate, library)
-        except RuntimeError as error:  # how usearch and faiss report a full disk
+            written = FORMATS[to](vectors, fresh, approximate)
+        except RuntimeError as error:  # how faiss reports a full disk
             raise OSError(str(error)) from error
         if folder:
             (fresh / ABOUT).write_text(json.dumps(written.about, indent=2) + "\n", encoding="utf-8")
@@ -123,7 +112,7 @@ def export(
     return written.about | {"to": to, "out": str(target), "files": {file.name: file.stat().st_size for file in files}}
 
 
-def _write_npz(vectors: Vectors, file: Path, _approximate: bool, _library: Any) -> Vectors:
+def _write_npz(vectors: Vectors, file: Path, _approximate: bool) -> Vectors:
     """Write arrays that load without pickle: ids are int64, or strings of the longest one's width."""
     arrays: dict[str, Any] = {"user_vectors": vectors.user, "item_vectors": vectors.item}
     for name, ids in (("user_ids", vectors.user_ids), ("item_ids", vectors.item_ids)):
@@ -135,7 +124,7 @@ def _write_npz(vectors: Vectors, file: Path, _approximate: bool, _library: Any) 
     return vectors
 
 
-def _write_parquet(vectors: Vectors, folder: Path, _approximate: bool, _library: Any) -> Vectors:
+def _write_parquet(vectors: Vectors, folder: Path, _approximate: bool) -> Vectors:
     """Write `users.parquet` and `items.parquet`: id and vector, in the order of positions."""
     _write_ids(vectors, folder, with_vectors=True)
     return vectors
@@ -152,73 +141,34 @@ def _write_ids(vectors: Vectors, folder: Path, with_vectors: bool = False) -> No
         parquet.write_table(table, file, use_dictionary=False)  # values are distinct
 
 
-def _write_beside_index(vectors: Vectors, folder: Path, search: Searched | None, effort: dict[str, Any]) -> Vectors:
-    """Write user vectors and ids; measure the recall of an approximate search against the exact lists."""
-    if search is not None:
+def _write_faiss(vectors: Vectors, folder: Path, approximate: bool) -> Vectors:
+    """Write `items.faiss`, user vectors and ids: IndexFlatIP, or IndexHNSWFlat over levelled items.
+
+    The recall of an approximate search is measured against the exact lists.
+    """
+    import faiss
+
+    if approximate:
+        vectors = vectors.levelled()
+        index: Any = faiss.IndexHNSWFlat(vectors.item.shape[1], CONNECTIVITY, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction, index.hnsw.efSearch = EFFORT_TO_BUILD, EFFORT_TO_SEARCH
+    else:
+        index = faiss.IndexFlatIP(vectors.item.shape[1])
+    index.add(vectors.item)
+    faiss.write_index(index, str(folder / "items.faiss"))
+    if approximate:
         n_users, k = len(vectors.user), min(RECALL_AT, len(vectors.item))
         users = np.linspace(0, n_users - 1, min(n_users, RECALL_USERS)).round().astype(np.int64)  # evenly spaced
-        both = zip(rank(Factors.of(vectors.user, vectors.item), users, k), search(vectors.user[users], k), strict=True)
-        share = float(np.mean([len(np.intersect1d(exact, near)) / k for exact, near in both]))
-        recall = {"at": k, "value": share, "users": len(users)} | effort
+        exact, near = rank(Factors.of(vectors.user, vectors.item), users, k), index.search(vectors.user[users], k)[1]
+        share = float(np.mean([len(np.intersect1d(*both)) / k for both in zip(exact, near, strict=True)]))
+        recall = {"at": k, "value": share, "users": len(users), "efSearch": EFFORT_TO_SEARCH}  # which the file keeps
         vectors = replace(vectors, about=vectors.about | {"recall": recall})
     np.savez(folder / "users.npz", user_vectors=vectors.user)
     _write_ids(vectors, folder)
     return vectors
 
 
-def _write_usearch(vectors: Vectors, folder: Path, approximate: bool, usearch: Any) -> Vectors:
-    """Write `items.usearch`. It always holds a graph, so the items are levelled for exact search too."""
-    vectors = vectors.levelled()
-    index = usearch.Index(
-        ndim=vectors.item.shape[1], metric="ip", dtype="f32", connectivity=CONNECTIVITY,
-        expansion_add=EFFORT_TO_BUILD, expansion_search=EFFORT_TO_SEARCH,
-    )  # fmt: skip
-    index.add(np.arange(len(vectors.item)), vectors.item)
-    index.save(str(folder / "items.usearch"))
-
-    def search(users: Floats, k: int) -> NDArray[Any]:
-        matches = index.search(users, k)
-        return np.where(np.arange(k) < matches.counts[:, None], matches.keys.astype(np.int64), NOTHING)
-
-    effort = {"expansion_search": EFFORT_TO_SEARCH}  # not in the file: to be set again when it is opened
-    return _write_beside_index(vectors, folder, search if approximate else None, effort)
-
-
-def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) -> Vectors:
-    """Write `items.faiss`: IndexFlatIP, or IndexHNSWFlat over levelled items."""
-    if approximate:
-        vectors = vectors.levelled()
-        index = faiss.IndexHNSWFlat(vectors.item.shape[1], CONNECTIVITY, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction, index.hnsw.efSearch = EFFORT_TO_BUILD, EFFORT_TO_SEARCH
-    else:
-        index = faiss.IndexFlatIP(vectors.item.shape[1])
-    index.add(vectors.item)
-    faiss.write_index(index, str(folder / "items.faiss"))
-    search = (lambda users, k: index.search(users, k)[1]) if approximate else None
-    return _write_beside_index(vectors, folder, search, {"efSearch": EFFORT_TO_SEARCH})  # which the file keeps
-
-
-def _write_onnx(vectors: Vectors, folder: Path, _approximate: bool, onnx: Any) -> Vectors:
-    """Write `model.onnx`: user int64 [b], k int64 [1] -> scores float32 [b, k], items int64 [b, k]; ties as `rank`."""
-    size, n_items = vectors.user.nbytes + vectors.item.nbytes, np.array([len(vectors.item)])
-    if size > 2**31 - 2**20:  # a protobuf message holds less than 2 GiB
-        raise ConfigError(f"an ONNX file holds less than 2 GiB, not {size / 2**30:.1f}. Export with --to parquet")
-    constants = {"user_vectors": vectors.user, "item_vectors": vectors.item, "items_there_are": n_items}
-    model = onnx.parser.parse_model(ONNX_MODEL)
-    model.producer_version, model.graph.name = VERSION, f"concf-{vectors.about['head']}"
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
-    onnx.helper.set_model_props(model, {"concf": json.dumps(vectors.about)})
-    onnx.save(model, folder / "model.onnx")
-    _write_ids(vectors, folder)
-    return vectors
-
-
-# (vectors, file or folder, whether the index may be approximate, the optional library) -> the vectors as written
-FORMATS: dict[str, Callable[[Vectors, Path, bool, Any], Vectors]] = {
-    "npz": _write_npz, "parquet": _write_parquet, "usearch": _write_usearch, "faiss": _write_faiss, "onnx": _write_onnx,
+# (vectors, file or folder, whether the index may be approximate) -> the vectors as written
+FORMATS: dict[str, Callable[[Vectors, Path, bool], Vectors]] = {
+    "npz": _write_npz, "parquet": _write_parquet, "faiss": _write_faiss,
 }  # fmt: skip
-LIBRARIES = {  # module, package, extra of concf
-    "usearch": ("usearch.index", "usearch", "index"),
-    "faiss": ("faiss", "faiss-cpu", "index"),
-    "onnx": ("onnx", "onnx", "onnx"),
-}

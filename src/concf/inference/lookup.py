@@ -161,9 +161,7 @@ def as_events(events: Events) -> list[Event]:
         fits = number and LEAST_WEIGHT <= weight <= 1 / LEAST_WEIGHT
         if "item" not in each or each.keys() - Event.__annotations__ or not fits:
             form = "{'item': id, 'time': date or number, 'weight': number from 1e-6 to 1e6}"
-            raise ConfigError(
-                f"history: found {each!r:.100}; expected an item, or {form}, of which item alone is needed"
-            )
+            raise ConfigError(f"history: found {each!r:.100}; expected an item, or {form}; item alone is needed")
     return rows
 
 

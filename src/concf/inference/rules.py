@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concf.data.reading.sniff import first_line
 from concf.errors import ConfigError, option
 from concf.inference.lookup import Positions, Short, UnknownItems, UnknownUsers
 from concf.inference.ranker import Ranker
-from concf.inference.titles import Catalogue, first_line
+from concf.inference.titles import Catalogue
 from concf.runtime.arguments import check_count
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from concf.data.reading.sniff import first_line
 from concf.errors import DataError, note
 from concf.runtime.files import refuse_no_file
 
@@ -154,8 +155,3 @@ def _numbers(column: pl.Series) -> pl.Series:
         with suppress(pl.exceptions.PolarsError):
             return column.cast(kind)
     return column
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return str(error).strip().partition("\n")[0]

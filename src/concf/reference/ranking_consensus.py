@@ -15,7 +15,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
-from concf.evaluation.validation import Validation, shared_items
+from concf.evaluation.validation import Validation
 from concf.reference.model import Model
 from concf.reference.settings import ConsensusSettings
 
@@ -110,7 +110,7 @@ class RankingConsensus:
             consistency_temperature=chosen.consistency_temperature,
         )  # fmt: skip
         if not self.teacher:
-            self.target.copy_(self.group.gather(both[:, : self.target.shape[1]], self.model.n_users))
+            self.target.copy_(self.group.gather(both[:, : self.target.shape[1]]))
         if not chosen.window_moves and self.n_rankings == window + 1:
             self.window = self.queue[-window:]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
@@ -144,19 +144,12 @@ class RankingConsensus:
 
     def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
         """Gather lists [local users, ...] of all users."""
-        return self.group.gather(lists, self.model.n_users, dim).clone()
+        return self.group.gather(lists, dim).clone()
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """Validation metric of each head and consensus."""
         users = self.validation.users if self.ranks_all else slice(None)
         return {name: self.validation.of_its_users(ranked[users]) for name, ranked in lists.items()}
-
-    def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
-        """Share of the first items of the consensus that each head lists too; {} for a single head."""
-        if CONSENSUS not in lists:
-            return {}
-        heads = {name: lists[name] for name in self.heads}
-        return shared_items(heads, lists[CONSENSUS], self.validation.n, self.model.n_items, self.group)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next epochs depend on, for all users; rankings in both queue and window are stored once."""
@@ -164,7 +157,7 @@ class RankingConsensus:
         number = {id(ranking): n for n, ranking in enumerate(rankings)}
         return {
             "target": self.target, "n_rankings": self.n_rankings,
-            "rankings": [self.group.gather(ranking, self.model.n_users, 1) for ranking in rankings],
+            "rankings": [self.group.gather(ranking, 1) for ranking in rankings],
             "queue": [number[id(ranking)] for ranking in self.queue],
             "window": [number[id(ranking)] for ranking in self.window],
         }  # fmt: skip

@@ -23,7 +23,7 @@ from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Parts, Trainer
 from concf.runs import job as jobs
 from concf.runs.job import Job
-from concf.runs.memory import FLOAT, INT, Tables, kept_memory, refuse_too_large
+from concf.runs.memory import FLOAT, INT, Tables, refuse_too_large
 from concf.runs.watchers import note_of
 from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
 from concf.runtime.progress import working
@@ -58,8 +58,7 @@ def train_reference(
 def _all_epochs(run: ReferenceRun, trainer: Trainer, job: Job, parts: Parts) -> None:
     """Run lines 3 to 15, with a checkpoint every `CHECKPOINT_SECONDS`."""
     group, saved = trainer.group, time.monotonic()
-    size = sum(table.numel() * table.element_size() for table in run.model.parameters())
-    with working("training", run.settings.training.epochs) as advance, kept_memory(size, run.device):
+    with working("training", run.settings.training.epochs) as advance:
         advance(run.epoch)
         while not run.finished:  # line 3: for t = 0, 1, ..., T_E
             group.refuse_orphan()
@@ -85,7 +84,7 @@ def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str,
         trainer.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
         lists = trainer.consensus.update()  # lines 14, 15
         record["validation"] = trainer.consensus.validate(lists)
-        record["agreement"] = trainer.consensus.agreement(lists)
+        record["ranked"] = True
         run.notice(epoch, record["validation"], lists, trainer.consensus.votes, trainer.consensus.whole)
         record["ranking_seconds"] = time.perf_counter() - begin
         if parts.watch_rankings is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -14,8 +14,7 @@ from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.significance import paired_t
-from concf.inference.explain import Contribution, about, cross_fitted
-from concf.inference.lookup import position_of
+from concf.inference.explain import about, cross_fitted
 from concf.inference.recommender import Recommender
 from concf.runs.run import Run
 from concf.runtime.settings import flat
@@ -25,15 +24,10 @@ AT = (20, 50)  # cutoffs
 METRICS = ("recall", "ndcg")
 PARTS: tuple[Literal["test", "valid"], ...] = ("test", "valid")
 COLUMNS = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
-CURVES = ("validation", "agreement", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
+CURVES = ("validation", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
 METRIC, WALKS = "recall@50", "rp3beta"  # of the overview: its metric and its baseline
 LIST_LENGTH = 10  # items of a list that are shown
 HISTORY_LENGTH = 24  # training items that are shown
-LIFTS = 2  # largest contributions to an item's score that are shown
-KINDS = {
-    "score": "scores above everyone's", "similarity": "similarity to the history", "popularity": "popularity",
-    "trend": "trend and age", "newest": "similarity to the newest items",
-}  # fmt: skip
 
 Evaluations = Mapping[str, Evaluation]  # by head or consensus
 
@@ -154,7 +148,7 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
     elif (doubt := run.data.doubt("test")) is not None:
         yield f"{doubt[0].upper()}{doubt[1:]}."
     if not run.settings.several:
-        yield "This run has one head: there is no consensus, no agreement and no balancing."
+        yield "This run has one head: there is no consensus and no balancing."
     elif run.settings.consensus.shown < AT[-1]:
         yield f"Consensus lists have {run.settings.consensus.shown} items (consensus.shown); later ranks are misses."
 
@@ -235,37 +229,4 @@ def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Map
             for name, items in lists.items()
             if name != R_CONSENSUS
         },
-        "votes": _votes(model, user, shown[:LIST_LENGTH], named) if CONSENSUS in lists else None,
     }
-
-
-def _votes(
-    model: Recommender, user: int, items: list[int], named: Callable[[int], dict[str, Any]]
-) -> list[dict[str, Any]] | None:
-    """Per item: rank, R, consistency C and vote of every voter, their mean, the re-ranker's score, and why.
-
-    None if the run has no votes, as with a softmax consensus.
-    """
-    if not model.run.best[CONSENSUS].votes:
-        return None
-    user_id = model.user_ids.values[[user]].tolist()[0]
-    explained = [model.explain(user_id, item_id) for item_id in model.item_ids.values[items].tolist()]
-    return [
-        {
-            "importance": each["importance"],
-            "reranked": each["reranked"],
-            "heads": each["heads"],
-            "because": [named(position_of(model.item_ids, used["item"])) for used in each["because"]],
-            "lifts": _lifts(each["contributions"] or []),
-        }
-        for each in explained
-    ]
-
-
-def _lifts(contributions: list[Contribution]) -> list[tuple[str, float]]:
-    """Largest positive contributions to an item's score: each voter's rank, and the others by kind."""
-    totals: dict[str, float] = {}
-    for each in contributions:
-        kind = f"{each['voter']}'s rank" if each["kind"] == "rank" else KINDS[each["kind"]]
-        totals[kind] = totals.get(kind, 0.0) + each["value"]
-    return sorted(((kind, value) for kind, value in totals.items() if value > 0), key=lambda lift: -lift[1])[:LIFTS]

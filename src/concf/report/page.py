@@ -29,18 +29,16 @@ try:
 except ImportError as error:
     raise MissingExtraError(error.name or "jinja2", "report", "a report") from None
 
-TABLE_ROWS = 200  # of the table below a chart
 HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 CURVES = (  # field of the history, title, caption, unit
     ("validation", "Validation", "{metric} of {users} users at every ranking. The best epoch is marked, and kept.", ""),
-    ("agreement", "Agreement", "Share of the consensus' first {n} items that a head has in its own first {n}.", "%"),
     ("loss", "Own loss", "Each head's own loss, relative to its first epoch, since units differ.", "relative"),
     ("consensus_loss", "Consensus loss", "Each head's loss against the consensus, relative to its first.", "relative"),
     ("weight", "Balancing weights", "The weight λ of each head's loss at the end of the epoch.", ""),
     ("gradient", "Gradient norms", "Norm of each head's weighted gradient on the shared embeddings.", ""),
 )
 
-WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one interval
+WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one bar
 LONGEST = 18  # characters of a name beside a chart
 HEADS = ("#0072b2", "#b87400", "#008a64", "#d0521b", "#b5528a", "#2f97cf")  # after Okabe and Ito, darker
 PAPER, INK, SOFT, FAINT = "#ffffff", "#1c1e21", "#5c636b", "#e4e7ea"
@@ -73,7 +71,6 @@ def page(report: Mapping[str, Any]) -> str:
         ],
         overview_chart=overview
         and bars("overview", f"Test {_metric_name(overview['metric'])}. {values}", baselines, overview["name"]),
-        interval_charts=list(_interval_charts(report, looks)),
         curve_charts=list(_curve_charts(report, looks)),
         group_charts=list(_group_charts(report, looks)),
     )
@@ -102,15 +99,6 @@ def _metric_name(metric: str) -> str:
     return metric.upper() if metric.startswith(("ndcg", "map", "mrr")) else metric.capitalize()
 
 
-def _interval_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
-    for metric in report["drawn"] if report["recommenders"][0]["test"] else ():
-        title, caption = f"Test {_metric_name(metric)}", "Means and 95 % intervals. The scale does not begin at 0."
-        rows = {each["name"]: each["test"][metric] for each in report["recommenders"]}
-        best = max(rows, key=lambda name: rows[name]["mean"])
-        label = f"{title}. {caption} {best} has the highest."
-        yield {"title": title, "caption": caption, "drawing": intervals(f"interval-{metric}", label, rows, looks)}
-
-
 def _group_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
     by_name = report["groups"]
     groups: list[Any] = next(iter(by_name.values()), [])
@@ -118,15 +106,9 @@ def _group_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
     for metric in report["drawn"] if groups else ():
         title, caption = f"Test {_metric_name(metric)}", "G-1 has the most active users."
         curves = {name: list(enumerate(group[metric] for group in each)) for name, each in by_name.items()}
-        rows = [
-            [labels[k], f"{group['users']:,}", f"{group['activity']:.1f}"]
-            + [f"{points[k][1]:.4f}" for points in curves.values()]
-            for k, group in enumerate(groups)
-        ]
         label = f"{title}. {caption} {_ends(curves)}"
         drawing = lines(f"group-{metric}", label, curves, looks, xlabel="group of users", groups=labels)
-        yield {"title": title, "caption": caption, "drawing": drawing, "summary": "Table", "rows": rows,
-               "header": ["group", "users", "interactions", *curves]}  # fmt: skip
+        yield {"title": title, "caption": caption, "drawing": drawing}
 
 
 def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
@@ -146,26 +128,12 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
             best={each["name"]: each["epoch"] for each in report["recommenders"]} if kind == "validation" else None,
             since=None if kind == "consensus_loss" else begin,
         )  # fmt: skip
-        values = {name: dict(points) for name, points in curves.items()}
-        epochs = sorted({epoch for points in values.values() for epoch in points})
-        step = -(-len(epochs) // TABLE_ROWS)
-        rows = [
-            [epoch, *(_number(each.get(epoch)) for each in values.values())]
-            for epoch in sorted({*epochs[::step], epochs[-1]})
-        ]
-        summary = "Table of the losses themselves" if unit == "relative" else "Table"
-        yield {"title": title, "caption": caption, "drawing": drawing, "header": ["epoch", *values], "rows": rows,
-               "summary": summary + f", 1 row in {step}" * (step > 1)}  # fmt: skip
+        yield {"title": title, "caption": caption, "drawing": drawing}
 
 
 def _ends(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """First and last value of each line, for the chart's label."""
     return " ".join(f"{name}: {points[0][1]:.4g} to {points[-1][1]:.4g}." for name, points in curves.items())
-
-
-def _number(value: float | None) -> str:
-    """Four decimals below 10, two below 1,000, none above."""
-    return "" if value is None else f"{value:,.{4 if abs(value) < 10 else 2 if abs(value) < 1000 else 0}f}"
 
 
 def looks_of(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -210,20 +178,6 @@ def lines(
             side = "right" if since > (low + high) / 2 else "left"
             axes.text(since, 1.02, "consensus loss begins", transform=axes.get_xaxis_transform(), ha=side, fontsize=10)
         return _svg(figure, key, label, curves)
-
-
-def intervals(key: str, label: str, rows: Mapping[str, Mapping[str, float]], looks: Looks) -> Markup:
-    """Means as marks on the lines of their intervals, one name below the other. rows: name -> mean, low, high."""
-    with _figure(key, ROW * len(rows) + 30) as (figure, axes):
-        for number, (name, row) in enumerate(rows.items()):
-            options = {"color": looks[name]["color"], "gid": f"line-{number}"}
-            axes.plot([row["low"], row["high"]], [number] * 2, linewidth=2.5, alpha=0.55, **options)
-            axes.plot(row["mean"], number, marker=looks[name]["marker"], markersize=9, **options)
-        _label_rows(axes, {name: row["mean"] for name, row in rows.items()})
-        axes.grid(visible=False, axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        tooltips = [f"{name} {row['mean']:.4f} ({row['low']:.4f} to {row['high']:.4f})" for name, row in rows.items()]
-        return _svg(figure, key, label, tooltips)
 
 
 def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup:

@@ -1,4 +1,4 @@
-"""A run as a folder: `run.json`, ids, `history.jsonl`, `checkpoint.safetensors`, `README.md`, each whole or not there.
+"""A run as a folder: `run.json`, `history.jsonl`, `checkpoint.safetensors`, `README.md`, each whole or not there.
 
 The checkpoint holds everything that the next epoch depends on. Random draws depend on seed and epoch alone, so the
 epoch is their state. It is one file with its checksum in it, renamed into place: a run that is killed at any moment
@@ -14,14 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from concf.data.ids import Ids
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, option
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
 from concf.runtime.files import BLANK, FIELD, held, is_partial, new_file, refuse_changed, seal
@@ -32,7 +30,6 @@ from concf.runtime.system import LOCKS_MAPPED_FILES
 
 FORMAT = 3  # any other is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
-USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 LOCK = "train.lock"  # of the process that trains
 CARD = "README.md"  # the model card
 DATA = "data"  # the data set, where the run keeps it itself
@@ -71,7 +68,6 @@ class RunFolder:
         description |= made
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        self._name_positions(run.data)
         self._write_card(run)
 
     def _write_card(self, run: Run) -> None:
@@ -80,37 +76,6 @@ class RunFolder:
         if not path.exists() or path.read_bytes() != card:
             with new_file(path) as fresh:
                 fresh.write_bytes(card)
-
-    def _name_positions(self, data: Split) -> None:
-        """Write the id of each row of vectors and lists, for readers without the data set.
-
-        position: int32, from 0; id: int64 or text, as in the log. After `run.json`, so that somebody else's table in an
-        empty folder is never taken for ours.
-        """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        for name, ids in _ids(data).items():
-            if not (self.path / name).exists():
-                buffer = pa.py_buffer(np.arange(len(ids), dtype=np.int32))
-                position = pa.Array.from_buffers(pa.int32(), len(ids), [None, buffer])
-                with new_file(self.path / name) as fresh:
-                    pq.write_table(pa.table({"position": position, "id": ids.to_arrow()}), fresh)
-
-    def _refuse_other_ids(self, data: Split) -> None:
-        """Refuse tables of ids that do not fit the data set, by their footers alone."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        for name, ids in _ids(data).items():
-            path, rows = self.path / name, None
-            with suppress(pa.ArrowException, OSError):
-                rows = int(pq.read_metadata(path).num_rows)
-            if path.exists() and rows != len(ids):
-                raise DataError(
-                    f"{path}: {'cut short or damaged' if rows is None else f'{rows} ids, not {len(ids)}'}. Remove it: "
-                    f"concf train --resume --out {self.path} writes it again"
-                )
 
     @property
     def begun(self) -> bool:
@@ -121,8 +86,7 @@ class RunFolder:
         """Refuse a folder that holds a run or something else than a run's own data set."""
         if self.begun:
             raise ConfigError(
-                f"{self.path}: holds a run already. Continue with: concf train --resume --out {self.path} (in Python: "
-                "concf.train with resume=True); or choose another folder"
+                f"{self.path}: holds a run already. Continue it with {option('resume', True)}, or choose another"
             )
         if self.path.exists() and not (
             self.path.is_dir()
@@ -180,7 +144,7 @@ class RunFolder:
                 seal(fresh)
             except SafetensorError as error:
                 raise DataError(
-                    f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left as it was"
+                    f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left"
                 ) from None
             fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
         self._write_card(run)
@@ -188,7 +152,6 @@ class RunFolder:
     def resume(self, run: Run, trainer: Resumable, teacher: str | None = None) -> None:
         """Restore run and trainer from the checkpoint; a run killed before its first one starts again."""
         _refuse_another(self.description(), run, self.path)
-        self._refuse_other_ids(run.data)
         if self.description().get("teacher") != teacher:
             raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
         if (self.path / CHECKPOINT).exists():
@@ -196,7 +159,6 @@ class RunFolder:
         path, run.history = self.path / HISTORY, self._history(run.epoch)
         if not trainer.group.is_main:
             return
-        self._name_positions(run.data)
         kept = "".join(json.dumps(record) + "\n" for record in run.history)
         if kept != (path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""):
             with new_file(path) as fresh:
@@ -206,7 +168,6 @@ class RunFolder:
     def load(self, run: Run) -> None:
         """Restore the run from the checkpoint, to use it; nothing is written."""
         _refuse_another(self.description(), run, self.path)
-        self._refuse_other_ids(run.data)
         if not (self.path / CHECKPOINT).exists():
             raise DataError(f"{self.path}: no {CHECKPOINT} yet. Continue with: concf train --resume --out {self.path}")
         self._restore(run)
@@ -224,7 +185,7 @@ class RunFolder:
                 tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
+                f"{path}: cut short or damaged ({error}). Restore a copy, or remove it to start again"
             ) from None
         _refuse_another(description, run, path)
         device, rest = run.device, description["state"]
@@ -233,9 +194,7 @@ class RunFolder:
         try:
             run.load_state_dict(unflatten(rest, tensors))
             if trainer and resumed is None and not run.finished:
-                raise ConfigError(
-                    f"{self.path}: was saved without its trainer, and cannot be resumed. Train with another --out"
-                )
+                raise ConfigError(f"{self.path}: saved without its trainer, it cannot be resumed. Choose another --out")
             if trainer and resumed is not None:
                 trainer.load_state_dict(unflatten(resumed, tensors))
         except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -258,9 +217,7 @@ class RunFolder:
         if folder is None or not Path(folder).is_dir():
             was = "was not in a folder" if folder is None else f"was in {folder}, where it is no longer"
             known = f"split hash {description['data']['split_hash'][:16]}"
-            raise DataError(
-                f"{self.path}: its data set ({known}) {was}. Say where it is now: concf evaluate RUN --data DIR"
-            )
+            raise DataError(f"{self.path}: its data set ({known}) {was}. Say where it is: {option('data')}")
         return Split.load(folder)
 
     def _history(self, epoch: int) -> list[dict[str, Any]]:
@@ -274,10 +231,6 @@ class RunFolder:
             except (ValueError, KeyError, TypeError):
                 continue
         return kept
-
-
-def _ids(data: Split) -> dict[str, Ids]:
-    return {USERS: data.interactions.user_ids, ITEMS: data.interactions.item_ids}
 
 
 def _description(run: Run) -> dict[str, Any]:
@@ -296,12 +249,8 @@ def _description(run: Run) -> dict[str, Any]:
 def _known(description: dict[str, Any], path: Path) -> dict[str, Any]:
     """Check that a description has the format of this version, and all its parts."""
     if description["format"] != FORMAT:
-        older = description["format"] < FORMAT
-        advice = "Train the run again" if older else "Update concf"
-        raise DataError(
-            f"{path}: format {description['format']}, {'older' if older else 'newer'} than the format {FORMAT} of this "
-            f"concf ({VERSION}). {advice}"
-        )
+        advice = "older. Train the run again" if description["format"] < FORMAT else "newer. Update concf"
+        raise DataError(f"{path}: concf {VERSION} reads format {FORMAT}, and this is {description['format']}, {advice}")
     _ = description["model"], description["settings"], description["seed"], description["data"]["split_hash"]
     return description
 
@@ -324,9 +273,7 @@ def refuse_other_data(description: dict[str, Any], data: Split, where: Path) -> 
     """Refuse a data set that the run of that description was not trained on."""
     trained_on = description["data"]["split_hash"]
     if trained_on != data.hash:
-        raise DataError(
-            f"{where}: trained on another data set (split hash {trained_on[:16]}, this one has {data.hash[:16]})"
-        )
+        raise DataError(f"{where}: trained on another data set (hash {trained_on[:16]}, this one has {data.hash[:16]})")
 
 
 def flatten(state: Any, path: str = "") -> tuple[dict[str, Tensor], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from concf.errors import ConfigError, option
 from concf.runs.checkpoint import Resumable, RunFolder
 from concf.runs.run import Run
-from concf.runs.watchers import Watch, watched
+from concf.runs.watchers import Watch
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION
 
@@ -42,14 +43,15 @@ class Job:
                 folder.resume(run, trainer, teacher)
             elif folder is not None and main:
                 folder.begin(run, teacher)
-            with watched(run, None if folder is None else folder.path, self.watchers):
-                self.group.refuse_difference({
-                    "version of concf": VERSION, "data set": run.data.hash, "settings": run.settings.model_dump_json(),
-                    "seed": str(run.seed), "kind of device": run.device.type, "checkpoint": str(run.epoch),
-                    "teacher": str(teacher),
-                })  # fmt: skip
-                yield
-                self.group.barrier()  # all processes see the last checkpoint
+            for watch in self.watchers:
+                getattr(watch, "begin", lambda _: None)(run)
+            self.group.refuse_difference({
+                "version of concf": VERSION, "data set": run.data.hash, "settings": run.settings.model_dump_json(),
+                "seed": str(run.seed), "kind of device": run.device.type, "checkpoint": str(run.epoch),
+                "teacher": str(teacher),
+            })  # fmt: skip
+            yield
+            self.group.barrier()  # all processes see the last checkpoint
 
     def record(self, run: Run, record: dict[str, Any]) -> None:
         """Add the record of an epoch or stage to the history."""
@@ -78,18 +80,16 @@ def device_of(
     wanted: str | torch.device | None, before: str | None = None, group: ProcessGroup = ALONE
 ) -> torch.device:
     """Check the requested device; None: that of `before`, or a GPU. Each of several processes gets its own GPU."""
-    try:
-        device = torch.device(wanted or before or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise ConfigError(f"device {wanted!r}: choose cpu or cuda") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
+    name = str(wanted or before or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not re.fullmatch("(cpu|cuda)(:[0-9]+)?", name):
+        raise ConfigError(f"device {name!r}: choose cpu or cuda")
+    device = torch.device(name)
     if device.type == "cuda" and group.several:
         device = torch.device("cuda", group.local_rank)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = f"PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here"
         raise ConfigError(
-            f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "
-            f"Say {option('device', 'cpu')}, or install PyTorch for your GPU"
+            f"device {str(device)!r}: {found}. Say {option('device', 'cpu')}, or install PyTorch for your GPU"
         )
     if device.type == "cuda" and group.several:
         torch.cuda.set_device(device)

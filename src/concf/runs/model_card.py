@@ -14,15 +14,6 @@ from concf.runs.run import Run
 from concf.runtime.provenance import VERSION
 from concf.runtime.text_tables import markdown, settings_line
 
-HELD_OUT = {  # protocol -> what it holds out
-    "random": "a share of each user's items, drawn at random",
-    "released": "a share of each user's items, drawn at random, of users and items with at least 10 interactions",
-    "paper": "a share of each user's items, drawn at random from pairs whose user and item have at least 10",
-    "leave-last": "each user's newest items",
-    "time": "everything from a point in time on",
-    "given": "what came in files of its own",
-    "new-users": "whole users, for whom part of their items is predicted from the rest",
-}
 AT_RANDOM = ("random", "released", "paper", "new-users")
 
 
@@ -47,14 +38,13 @@ def _data(run: Run) -> str:
     data, recipe = run.data.whole or run.data, run.data.recipe
     sizes, parts = data.interactions.statistics(), data.counts()
     protocol = recipe.protocol.model_dump(mode="json", exclude={"name"}, exclude_none=True)
-    held_out = f": holds out {HELD_OUT[recipe.protocol.name]}" if recipe.protocol.name in HELD_OUT else ""
     rows = {
         "source": recipe.source.get("name", ""),
         "SHA-256 of the source": _hash(recipe.source.get("sha256", {})),
         "split hash": data.hash,
         "users, items, pairs": f"{sizes['users']:,}, {sizes['items']:,}, {sizes['interactions']:,}",
         "filters": "; then ".join(each.describe() for each in recipe.filters) or "none",
-        "protocol": f"{recipe.protocol.name}{held_out} ({settings_line(protocol | {'seed': recipe.seed})})",
+        "protocol": f"{recipe.protocol.name} ({settings_line(protocol | {'seed': recipe.seed})})",
         "pairs to train, validate, test": f"{parts['train']:,}, {parts['valid']:,}, {parts['test']:,}",
     }
     for number, log in enumerate(run.updates, 1):
@@ -92,11 +82,10 @@ def _settings(run: Run) -> str:
     way = f"{run.method()} Heads: {_safe(', '.join(run.heads))}. Seed {run.seed}."
     if not changes:
         return f"{way} All settings are those of the preset `{preset}`.\n"
-    rows = [
-        [f"`{name}`", *map(_safe, values), _safe(run.settings.description(name))] for name, values in changes.items()
-    ]
-    table = markdown(["setting", "value", f"in `{preset}`", "meaning"], rows)
-    return f"{way} The settings of the preset `{preset}`, except for:\n\n{table}"
+    rows = [[f"`{name}`", *map(_safe, values)] for name, values in changes.items()]
+    return f"{way} The settings of the preset `{preset}`, except for:\n\n" + markdown(
+        ["", "value", "in the preset"], rows
+    )
 
 
 def _limits(run: Run) -> Iterator[str]:
@@ -110,16 +99,9 @@ def _limits(run: Run) -> Iterator[str]:
     if validated < FEW_USERS:
         yield f"Metrics and choices are based on only {validated:,} validated users, and are uncertain."
     if run.consensus_users is not None:
-        yield (
-            f"The consensus was computed for {run.consensus_users:,} of {run.data.train.shape[0]:,} users; the best "
-            "head ranks for the others. The consensus is validated on users who have one."
-        )
+        yield f"The consensus was computed for {run.consensus_users:,} users; the best head ranks for the others."
     if run.updates:
-        times = f"{len(run.updates)} time{'s' * (len(run.updates) > 1)}"
-        yield (
-            f"It was updated {times} with the settings that were chosen in training. Metrics are of new pairs, "
-            "measured before they were learned; where too few users had some, from before the update."
-        )
+        yield f"It was updated {len(run.updates)} times. Metrics are of new pairs, measured before they were learned."
     elif "valid" in run.learned and run.finished:
         yield "Metrics were measured before the refit; the refitted model has learned from more pairs."
     if "test" in run.learned:
@@ -129,14 +111,11 @@ def _limits(run: Run) -> Iterator[str]:
 def _loading(run: Run) -> str:
     if not run.finished:
         return "Finish it first. In this folder: `concf train --resume --out .`\n"
-    evaluate = [] if "test" in run.learned else ["concf evaluate ."]
-    shell = "\n".join([*evaluate, "concf recommend . --users all -k 10 --out lists.parquet"])
+    evaluate = "" if "test" in run.learned else "concf evaluate .\n"
+    shell = f"{evaluate}concf recommend . --users all -k 10 --out lists.parquet"
     python = 'import concf\n\nmodel = concf.Recommender.load(".")\nmodel.recommend(model.user_ids.values[:3], k=10)'
-    return (
-        f"In this folder, by concf {VERSION} or newer:\n\n```\n{shell}\n```\n\n```python\n{python}\n```\n\n"
-        "It needs its data set, which has the split hash above. If that is neither in `data/` nor where it was during "
-        'training, say where it is: `--data DIR`, or `load(".", data=DIR)`.\n'
-    )
+    where = "It needs its data set, which has the split hash above; if that has moved: `--data DIR`, or `data=DIR`.\n"
+    return f"In this folder, by concf {VERSION}:\n\n```\n{shell}\n```\n\n```python\n{python}\n```\n\n{where}"
 
 
 def _hash(files: dict[str, str]) -> str:

@@ -25,7 +25,6 @@ from concf.evaluation.validation import fitting_metric
 from concf.runs.fold_in import FoldIn
 from concf.runs.settings import RunSettings
 from concf.runtime.arguments import check_cutoffs
-from concf.runtime.process_group import ProcessGroup
 
 
 @dataclass
@@ -231,9 +230,9 @@ class Run(ABC):
         self.refuse_learned(on)
         data.note_if_few(on)
         if data.candidates(on) is not None:
+            advice = "Attributes rank them: concf evaluate --catalogue, or add_items"
             note(
-                "the test part is of new items, about which nothing was learned: these metrics are at chance level. "
-                "Attributes rank new items: concf evaluate --catalogue, or add_items"
+                f"the test part is of new items, about which nothing was learned: metrics are at chance level. {advice}"
             )
         histories = data.history if data.has_new_users else None
         return {
@@ -245,10 +244,6 @@ class Run(ABC):
     def log(self) -> csr_array:
         """[users, items] learned pairs, by the weights of the settings."""
         return self.data.log(self.learned)
-
-    def share_log(self, group: ProcessGroup) -> None:
-        """Share the memory of `log` among the processes of a machine."""
-        vars(self)["log"] = group.shared(lambda: self.data.log(self.learned))
 
     @property
     def chosen(self) -> dict[str, dict[str, float]]:
@@ -277,8 +272,7 @@ class Run(ABC):
             part = {"valid": "validation", "test": "test"}[on]
             advice = "--on test" if "test" not in self.learned else "refit=validation when you train"
             raise ConfigError(
-                f"this run was refitted on its {part} part (refit), so that a metric on it would say nothing. "
-                f"Metrics from before the refit are in its summary and report; choose {advice}"
+                f"this run was refitted on its {part} part: a metric on it would say nothing. Choose {advice}"
             )
 
     def summary(self) -> dict[str, Any]:

@@ -83,15 +83,6 @@ class RunSettings(Settings):
         nearest = min(changes, key=lambda name: (len(changes[name]), name != "reference"))
         return nearest, changes[nearest]
 
-    @classmethod
-    def description(cls, name: str) -> str:
-        """Meaning of a setting such as `consensus.weight`."""
-        kind: Any = cls
-        for part in name.split("."):
-            field = kind.model_fields[part]
-            kind = field.annotation
-        return field.description or ""
-
     def _explain(self, problem: dict[str, Any]) -> str:
         """Word one of pydantic's errors: which setting, what is wrong, what was found."""
         where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")

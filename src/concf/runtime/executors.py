@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import sys
 import threading
 from collections import deque
@@ -22,8 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from concf.errors import ConfigError, MissingExtraError, PeerError
-from concf.runtime.provenance import VERSION
-from concf.runtime.system import own_process
 
 if TYPE_CHECKING:
     import torch
@@ -36,15 +33,8 @@ RAY = "ray"
 ENGINES = ("processes", RAY)
 RUNS_PER_GPU = 6  # training runs that share a GPU well
 RETRIES = 3  # of a job whose worker died
-CONNECT_SECONDS = 10.0  # within which something must answer at RAY_ADDRESS
 CPU_BLOCKS = 8  # that an operation is divided into, for the threads
 OBJECT_STORE = 100 << 20  # bytes for functions and results, which are small
-# Read when Ray is imported. A Ray that is started here sends no usage reports, listens on loopback (as it does by
-# default on macOS and Windows), and its workers have the priority of this process.
-STARTED = {
-    "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0",
-}  # fmt: skip
-JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}  # else Ray tries 20 times, 40 seconds each, where another program listens
 WORKER = "concf-worker"  # begins the name of a thread
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process and number of threads
 _outside: ContextVar[int | None] = ContextVar("threads of PyTorch outside one_thread_each", default=None)
@@ -177,7 +167,6 @@ def _start_process(function: Callable[[Any], Any], threads: int, environment: di
     os.environ.update(environment)
     import torch
 
-    own_process.set()
     torch.set_num_threads(min(threads, torch.get_num_threads()))
     _function[""] = function
 
@@ -186,13 +175,11 @@ def _call(job: Any) -> Any:
     return _function[""](job)
 
 
-def _call_on_ray(job: Any, version: str, call: str, function: list[Any]) -> Any:
+def _call_on_ray(job: Any, call: str, function: list[Any]) -> Any:
     """Run a job with the function of that call of `execute`, from Ray's object store unless this worker has it.
 
     function: one reference, in a list so that Ray does not resolve it for every job
     """
-    if version != VERSION:
-        raise ConfigError(f"a worker of the Ray cluster has concf {VERSION}, and this is {version}: install the same")
     if call not in _function:
         _function.clear()
         _function[call] = import_module(RAY).get(function[0])
@@ -203,14 +190,10 @@ def _on_ray(
     function: Callable[[Job], Result], jobs: Sequence[Job], workers: int | None, gpus: float
 ) -> Done[Job, Result]:
     """Run the jobs as tasks of Ray, which retries those whose worker or machine is lost."""
-    if not jobs:
-        return
     with ray_cluster(workers) as ray:
         share = int(gpus * 1e4) / 1e4 if ray.cluster_resources().get("GPU") else 0.0  # Ray would round a sixth up
         task = ray.remote(num_cpus=1, num_gpus=share, max_retries=RETRIES)(_call_on_ray)
-        sent = (VERSION, uuid4().hex, [ray.put(function)])
-        waiting = list(reversed(jobs))
-        running: dict[Any, Job] = {}
+        sent, waiting, running = (uuid4().hex, [ray.put(function)]), list(reversed(jobs)), dict[Any, Job]()
         try:
             while waiting or running:
                 while waiting and len(running) < (workers or len(jobs)):
@@ -235,10 +218,9 @@ def _on_ray(
 @contextmanager
 def ray_cluster(workers: int | None) -> Iterator[Any]:
     """Connect Ray, unless the caller has: to the cluster at RAY_ADDRESS, or to a local one that is started."""
-    address = os.environ.get("RAY_ADDRESS", "")
-    started = address in ("", "local")
-    for name, value in (STARTED if started else JOINED).items():
-        os.environ.setdefault(name, value)
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    if address == "local":  # no usage reports, and nobody else can connect; read when Ray is imported
+        os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     try:
         ray: Any = import_module(RAY)
     except ImportError:
@@ -246,20 +228,11 @@ def ray_cluster(workers: int | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    local = {"num_cpus": workers or os.cpu_count(), "include_dashboard": False, "object_store_memory": OBJECT_STORE}
     try:
-        if started:
-            options |= {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
-            options["object_store_memory"] = OBJECT_STORE
-        elif address != "auto":  # raise at once where nothing listens: Ray itself would try for minutes
-            host, _, port = address.removeprefix("ray://").rpartition(":")
-            if not (host and port.isdigit()):
-                raise ValueError("expected HOST:PORT, or ray://HOST:PORT for Ray's client")
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-        ray.init("local" if started else address, **options)
+        ray.init(address, logging_level="ERROR", log_to_driver=False, **local if address == "local" else {})
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        where = "Ray could not be started" if started else f"RAY_ADDRESS = {address}: there is no Ray cluster to join"
-        raise ConfigError(f"{where} ({shorten(str(error) or type(error).__name__, 400)})") from error
+        raise ConfigError(f"Ray at RAY_ADDRESS = {address}: {shorten(str(error), 400)}") from error
     try:
         yield ray
     finally:

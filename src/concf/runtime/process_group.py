@@ -9,31 +9,20 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from itertools import count
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.errors import ConfigError, DataError, PeerError
-from concf.runtime.system import LOCKS_MAPPED_FILES
+from concf.errors import ConfigError, PeerError
 
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
-
-MATRIX = "data", "indices", "indptr", "shape"  # a file each
 TIMEOUT = 600.0  # seconds to wait for the others: more than rank 0 takes to read a log or write a file
-PIECE = 1 << 24  # bytes of each process that are gathered at a time
 
 
 @dataclass(frozen=True)
@@ -76,23 +65,9 @@ class ProcessGroup:
         for part, total in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
             part.copy_(total.view(part.shape))
 
-    def gather(self, part: Tensor, n: int, dim: int = 0) -> Tensor:
-        """Gather all n along a dimension, of which each process holds its share; in pieces, to save memory."""
-        if not self.several:
-            return part
-        local, shares = part.movedim(dim, 0), [self.share(n, rank) for rank in range(self.size)]
-        step = max(1, PIECE // max(1, local.shape[1:].numel() * part.element_size()))
-        shape = [*part.shape]
-        shape[dim] = n
-        whole = torch.empty(*shape, dtype=part.dtype, device=part.device)
-        rows = whole.movedim(dim, 0)
-        for begin in range(0, max(each.stop - each.start for each in shares), step):
-            pieces = [range(each.start, each.stop)[begin : begin + step] for each in shares]
-            lengths = [len(piece) for piece in pieces]
-            gathered = torch.split(self._gather(local[begin : begin + step], lengths), lengths)
-            for piece, block in zip(pieces, gathered, strict=True):
-                rows[piece.start : piece.stop] = block
-        return whole
+    def gather(self, part: Tensor, dim: int = 0) -> Tensor:
+        """Gather all rows along a dimension, of which each process holds its share."""
+        return self.join(part.movedim(dim, 0)).movedim(0, dim).contiguous() if self.several else part
 
     def lengths(self, part: Tensor) -> list[int]:
         """Number of rows on each rank."""
@@ -136,29 +111,6 @@ class ProcessGroup:
         """Wait for all processes."""
         self.any(False)
 
-    def shared(self, make: Callable[[], csr_array]) -> csr_array:
-        """Matrix that the first process of every machine makes and the others of the machine map: one copy in memory.
-
-        It is an unlinked temporary file, mapped copy-on-write.
-        """
-        if not self.several or LOCKS_MAPPED_FILES:
-            return make()
-        with TemporaryDirectory(prefix="concf-") as folder:
-            if self.local_rank == 0:
-                matrix = make()
-                try:
-                    for name in MATRIX:
-                        np.save(Path(folder, f"{name}.npy"), getattr(matrix, name), allow_pickle=False)
-                except OSError as error:
-                    reason = f"no room for the log of {self.size} processes ({error.strerror})"
-                    raise DataError(f"{folder}: {reason}. Set TMPDIR to a folder with more room") from error
-                del matrix
-            first = Path(self._all_gather(folder)[self.rank - self.local_rank])
-            parts = [np.load(first / f"{name}.npy", mmap_mode="c") for name in MATRIX]
-            self.barrier()  # all of them have mapped it
-        data, indices, indptr, shape = map(np.asarray, parts)
-        return csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-
     def _all_gather(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.size
         with self._talking():
@@ -170,10 +122,8 @@ class ProcessGroup:
         everyone = self._all_gather(dict(values)) if self.several else [values]
         for rank, theirs in enumerate(everyone):
             for name in (name for name in theirs if theirs[name] != everyone[0][name]):
-                raise ConfigError(
-                    f"process {rank} of {self.size} has another {name} than process 0. Start all of them with the "
-                    "same command, version and data, on machines of one kind"
-                )
+                advice = "Start all with the same command, version and data, on machines of one kind"
+                raise ConfigError(f"process {rank} of {self.size} has another {name} than process 0. {advice}")
 
     def refuse_orphan(self) -> None:
         """Stop if the launcher has ended: a second job may write to the same folder."""
@@ -193,6 +143,7 @@ class ProcessGroup:
 
 
 ALONE = ProcessGroup()
+_joins = count()  # of this process; torchrun keeps the store, with the keys of earlier groups and attempts
 
 
 def launched() -> bool:
@@ -211,40 +162,17 @@ def joined(timeout: float = TIMEOUT) -> Iterator[ProcessGroup]:
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
+    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     group = ProcessGroup(rank, size, local_rank, timeout, os.getppid())
     with group._talking():
-        store = _unused(next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0], group)
+        prefix = f"concf/{os.environ.get('TORCHELASTIC_RESTART_COUNT')}/{next(_joins)}"
+        store = PrefixStore(prefix, next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0])
         dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
     yield group
     dist.destroy_process_group()  # after an error the process ends anyway, and must not wait for the others
-
-
-def _unused(store: Store, group: ProcessGroup) -> Store:
-    """Prefix of the store that no earlier attempt has used: torchrun keeps the store when it restarts processes.
-
-    Each process stores a new name. Rank 0 stores the names that it has read and the prefix, until all others have found
-    their own names there.
-    """
-    from torch.distributed.distributed_c10d import PrefixStore
-
-    name, deadline = uuid4().hex, time.monotonic() + group.timeout
-    store.set(f"concf/hello/{group.rank}", name)
-    while time.monotonic() < deadline:
-        if group.rank == 0:
-            greeted = [store.get(f"concf/hello/{rank}").decode() for rank in range(1, group.size)]
-            store.set("concf/greeted", " ".join([name, *greeted]))
-            if store.add(f"concf/begins/{name}", 0) == group.size - 1:
-                return PrefixStore(name, store)
-        else:
-            called, *greeted = store.get("concf/greeted").decode().split()
-            if name in greeted:
-                store.add(f"concf/begins/{called}", 1)
-                return PrefixStore(called, store)
-        time.sleep(0.01)
-    raise RuntimeError("not all processes have joined")
 
 
 def _backend() -> str:

@@ -20,8 +20,7 @@ BAR = 12  # least width of the bar ...
 OTHERS = 25  # ... and width of both times and the gaps, without the digits of the count
 SHORTEST = 8  # least width of the description
 
-_lock = threading.RLock()
-_display: Progress | None = None  # a terminal can hold one display; inner tasks join it
+_busy = threading.Lock()  # a terminal can hold one bar: inner tasks show none
 
 
 def shows() -> bool:
@@ -35,37 +34,27 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
 
     total: number of steps; None: unknown
     """
-    global _display
-    if not shows():
+    if not shows() or not _busy.acquire(blocking=False):
         yield lambda _steps, _note="": None
         return
-    with _lock:
-        display = _display = _display or _new_display()
-        room = max(display.console.width - BAR - OTHERS - 2 * len(str(total or "")), SHORTEST)
-        task = display.add_task(shorten(what, room, placeholder="…"), total=total, visible=False)
-
-    def show() -> None:
-        with _lock:
-            if task in display.task_ids:
-                display.start()
-                display.update(task, visible=True)
+    display = _new_display()
+    room = max(display.console.width - BAR - OTHERS - 2 * len(str(total or "")), SHORTEST)
+    task = display.add_task(shorten(what, room, placeholder="…"), total=total)
 
     def advance(steps: int, note: str = "") -> None:
         text = shorten(f"{what} {note}", room, placeholder="…") if note else None  # at a space: no number is cut
         display.update(task, advance=steps, description=text)
 
-    timer = threading.Timer(PATIENCE, show)
+    timer = threading.Timer(PATIENCE, display.start)
     timer.daemon = True
     timer.start()
     try:
         yield advance
     finally:
         timer.cancel()
-        with _lock:
-            display.remove_task(task)
-            if not display.task_ids:
-                display.stop()
-                _display = None
+        timer.join()
+        display.stop()
+        _busy.release()
 
 
 def _new_display() -> Progress:

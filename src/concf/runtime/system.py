@@ -1,31 +1,20 @@
-"""Operating systems: their differences (PLATFORMS.md), signals, and several processes by torchrun."""
+"""Operating systems: their differences (PLATFORMS.md), and signals."""
 
 from __future__ import annotations
 
 import io
-import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from signal import Signals
-from threading import Event, current_thread, main_thread
+from threading import current_thread, main_thread
 from types import FrameType
-
-from concf.errors import ConfigError, PeerError
 
 IS_WINDOWS = sys.platform == "win32"
 LOCKS_MAPPED_FILES = IS_WINDOWS  # a file that is memory-mapped anywhere can be neither replaced nor removed
 RELOAD: signal.Signals | None = getattr(signal, "SIGHUP", None)  # makes a service reload its run
-own_process = Event()  # set where concf is the program, not a library: on the command line and in workers
-
-
-def refuse_on_windows(what: str, fix: str) -> None:
-    """Raise on Windows, which can neither fork nor send signals."""
-    if IS_WINDOWS:
-        raise ConfigError(f"{what}: not available on Windows. {fix}")
 
 
 def sync(path: Path) -> None:
@@ -69,31 +58,6 @@ def stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def launch(words: Sequence[str], processes: int) -> None:
-    """Run `concf words` in several processes and wait until all have ended; if one fails, all are ended."""
-    refuse_on_windows(f"--processes {processes}", "Train with one process")
-    import torch
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import parse_args, run
-
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # its failures are reported below
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // processes)))
-    options = ["--standalone", f"--nproc-per-node={processes}", "-m", "concf"]
-    try:
-        run(parse_args([*options, *words]))  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-        first = {rank: code for rank, code in codes.items() if code != -Signals.SIGTERM} or codes  # not by torchrun
-        ends = ", ".join(
-            f"process {rank} " + (f"was killed ({Signals(-code).name})" if code < 0 else f"ended with exit code {code}")
-            for rank, code in first.items()
-        )
-        raise PeerError(f"{ends}. If there is a checkpoint, continue from it with --resume") from None
-    except SignalException as error:
-        raise Stopped(error.sigval) from error
 
 
 def follows() -> bool:

@@ -152,7 +152,7 @@ class Recipe:
 
     def _gather(self, part: Tensor, dim: int = 0) -> Tensor:
         """Gather the rows of all users from all processes."""
-        return self.group.gather(part, self.data.train.shape[0], dim)
+        return self.group.gather(part, dim)
 
     def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
         """Scatter the rows of the consensus users into a tensor of all local users, filled with `nothing`."""

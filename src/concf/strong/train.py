@@ -13,7 +13,7 @@ from concf.errors import ConfigError
 from concf.evaluation.validation import refuse_blind
 from concf.runs.checkpoint import RUN, RunFolder
 from concf.runs.job import Job
-from concf.runs.memory import FLOAT, INT, Tables, kept_memory, refuse_too_large
+from concf.runs.memory import FLOAT, INT, Tables, refuse_too_large
 from concf.runs.watchers import note_of
 from concf.runtime.files import new_folder
 from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
@@ -57,8 +57,6 @@ def train_strong(
     if not job.resume:
         check_memory(data, settings, device, job.group)
     run = StrongRun(data, settings, seed, device)
-    if job.group.several:
-        run.share_log(job.group)
     stages = _stages(run, job)
     with job.begun(run, stages):
         run_stages(run, stages, job)
@@ -86,8 +84,7 @@ def train_from(stages: Recipe, job: Job, **made: Any) -> StrongRun:
 
 def run_stages(run: StrongRun, stages: Recipe, job: Job) -> None:
     """Carry out the stages that are left, with a checkpoint after each."""
-    size = len(run.heads) * sum(run.data.train.shape) * run.settings.dimensions * FLOAT
-    with working("training", len(stages.stages)) as advance, kept_memory(size, run.device):
+    with working("training", len(stages.stages)) as advance:
         advance(run.epoch)
         while not run.finished:
             job.group.refuse_orphan()
@@ -104,7 +101,7 @@ def _stages(run: StrongRun, job: Job) -> Recipe:
     """The stages of a new run, or of the one that is resumed: of a training, an update or a combination."""
     before = job.folder.description() if job.folder is not None and job.resume else {}
     if job.group.several and ("update" in before or "combine" in before):
-        raise ConfigError("an update or a run of concf combine resumes in one process. Leave --processes out")
+        raise ConfigError("an update or a run of concf combine resumes in one process. Do without torchrun")
     if "update" in before:
         return Update(run, UpdateSettings.model_validate(before["update"]))
     if job.group.is_main:

@@ -13,12 +13,10 @@ import polars as pl
 
 from concf.data.ids import MAX_ID_BYTES
 from concf.data.reading.scan import ID_ROLES, Table
-from concf.data.reading.sniff import SAMPLE_LINES, first_line
-from concf.data.reading.times import ticks_of
+from concf.data.reading.sniff import first_line
 from concf.errors import ConfigError, DataError, option
 
 AMBIGUOUS_DATE = r"^\s*[0-9]{1,2}[/.-][0-9]{1,2}[/.-][0-9]{2,4}\b"  # 03/05/2024: is the day or the month first?
-TIME_NAME = re.compile(r"(^|_)(date|time|datetime|timestamp)(_|$)|_at$", re.IGNORECASE)
 UUID_TEXT = r"^(.{8})(.{4})(.{4})(.{4})(.{12})$", "${1}-${2}-${3}-${4}-${5}"  # of 32 hexadecimal digits
 
 
@@ -98,26 +96,6 @@ def _time(table: Table, dtype: pl.DataType, time_format: str | None) -> tuple[pl
 def _dates(text: pl.Expr, time_format: str | None = None) -> pl.Expr:
     """Parse text as microseconds since 1970; null where it does not follow the format."""
     return text.str.to_datetime(time_format, time_unit="us", time_zone="UTC", strict=False).cast(pl.Int64)
-
-
-def like_times(others: pl.LazyFrame) -> list[str]:
-    """Names of the columns that look like times: dates, ISO 8601, numbers since 1970, or text with the name of one."""
-    sample = others.head(SAMPLE_LINES).collect()
-    return [name for name in sample.columns if _is_like_times(sample[name].drop_nulls())]
-
-
-def _is_like_times(values: pl.Series) -> bool:
-    """Whether the values [n], none of them null, look like times."""
-    if values.is_empty() or values.dtype in (pl.Date, pl.Datetime):
-        return values.dtype in (pl.Date, pl.Datetime)
-    if not (values.dtype == pl.String or values.dtype.is_numeric()):
-        return False
-    numbers = values.cast(pl.Float64, strict=False)
-    if not numbers.has_nulls():
-        oldest, newest = (ticks_of(float(each)) for each in (numbers.min(), numbers.max()))  # type: ignore[arg-type]
-        return oldest is not None and oldest == newest
-    named = TIME_NAME.search(values.name) is not None and bool(values.str.contains("[0-9]").all())
-    return named or _n_readable(values.to_frame(), _dates(pl.col(values.name))) == len(values)
 
 
 def _n_readable(sample: pl.DataFrame, cast: pl.Expr) -> int:

@@ -16,11 +16,10 @@ from concf.data.reading.sniff import KNOWN_NAMES, ROLES
 from concf.errors import DataError
 
 ROW_COLUMNS = ("user_id", "item_id", "count", "timestamp")
-FEW_COLUMNS = 3  # an array with so few is more likely rows of a log than a matrix of items
 LIKE_A_TIME = 1e8  # seconds since 1970 are larger since 1973; no weight is
 TUPLE = "(user, item[, count][, time])"
 EXPECTED = (
-    "expected a file, a catalogue name, a frame (polars, pandas, Arrow PyCapsule), a scipy sparse matrix or an array "
+    "expected a file, a catalogue name, a frame (polars, pandas, Arrow PyCapsule), a scipy sparse matrix "
     f"[users, items], a pair of arrays (users, items), a list of tuples {TUPLE} or a dictionary {{user: [items]}}"
 )
 
@@ -33,13 +32,6 @@ def scan_object(log: Any, reading: Reading) -> Table:
 
 
 def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
-    if isinstance(log, np.ndarray):
-        if log.ndim != 2 or log.dtype.kind not in "biuf":
-            raise DataError(f"an array of type {log.dtype} and shape {log.shape}; expected counts [users, items]")
-        if log.shape[1] <= FEW_COLUMNS:
-            fix = "Give rows as (array[:, 0], array[:, 1]), a matrix as scipy.sparse.csr_array(array)"
-            raise DataError(f"an array of shape {log.shape} may be the rows of a log or a matrix. {fix}")
-        log = sparse.coo_array(log)
     if sparse.issparse(log):
         cells = log.tocoo()
         columns = (*cells.coords, np.asarray(cells.data, np.float64))

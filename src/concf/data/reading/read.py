@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Iterator, Sequence
-from tempfile import TemporaryFile, gettempdir
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
-from concf.data.reading.cast import bad_row, cast, like_times, row_checks
+from concf.data.reading.cast import bad_row, cast, row_checks
 from concf.data.reading.objects import scan_object
 from concf.data.reading.scan import ID_ROLES, UNREADABLE, Reading, Table, files_of, scan_files, unreadable
-from concf.data.reading.sniff import ROLES, first_line
+from concf.data.reading.sniff import first_line
 from concf.data.reading.times import EARLIEST, LATEST, TICKS
 from concf.errors import DataError, note, option
 from concf.runtime.progress import working
@@ -26,11 +25,10 @@ SECOND_PASS_ROWS = 1 << 20
 PENDING_IDS = 1 << 23  # counted per batch, before they are added up
 BUCKET_ROWS = 1 << 22  # rows that are sorted at once
 MAX_BUCKETS = 1024
-MEMORY_BYTES = 1 << 28  # of rows held in memory before they are spilled to disk together
 NO_ID = ("nan", "null", "none")  # text that other programs write, in any case, for a missing id
 Records = NDArray[np.void]
 DAY = 86_400  # seconds that a clock may be ahead of ours
-NEAR_1970 = 30 * DAY  # times before 1979 that are as near to 0 are hardly times
+NEAR_1970 = 30 * DAY  # times that are as near to 0 are hardly times
 
 
 def read(log: Any, reading: Reading | None = None) -> Interactions:
@@ -66,7 +64,7 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
         rated = f" rated {reading.likes_from:g} or more" if counts.n_rows and reading.likes_from else ""
         raise DataError(f"{_name(tables)}: contains no interactions{rated}. Expected a user and an item per row")
     totals = {role: counts.total(role) for role in ID_ROLES}
-    _note_doubts(tables, totals, reading.timestamp is not None)
+    _note_doubts(tables, totals)
     (user_ids, users), (item_ids, items) = (_numbered(totals[role], role in text_integers) for role in ID_ROLES)
     pairs = _pairs([frame.filter(positive) for frame in frames], users, items)
     interactions, pairs = Interactions(user_ids, item_ids, **pairs, dislikes=None), {}
@@ -168,32 +166,17 @@ def _name(tables: Sequence[Table]) -> str:
     return tables[0].name if len(tables) == 1 else f"{tables[0].name} and {len(tables) - 1} more"
 
 
-def _note_doubts(tables: list[Table], totals: dict[str, pl.DataFrame], times_are_named: bool) -> None:
-    """Note an ignored rating, ids that may be missing values, and columns that may be times and are not used.
-
-    totals: role -> (id, rows); times_are_named: whether the user named the column of times, or none
-    """
+def _note_doubts(tables: list[Table], totals: dict[str, pl.DataFrame]) -> None:
+    """Note an ignored rating, and ids that may be missing values. totals: role -> (id, rows)"""
     ignored = [table.ignored_rating for table in tables if table.ignored_rating is not None]
     if ignored:
         fix = f"{option('min_rating', 4)} keeps rows rated 4 or more, {option('rating', 'none')} keeps all"
         note(f"{_name(tables)}: column {ignored[0]!r} is ignored: every row counts as positive. {fix}")
     for role, ids in totals.items():
-        names = pl.col(role).cast(pl.String).str.to_lowercase()
-        doubtful = ids.filter(names.is_in(NO_ID)).sort(role).rows()
+        doubtful = ids.filter(pl.col(role).cast(pl.String).str.to_lowercase().is_in(NO_ID)).sort(role).rows()
         if doubtful:
-            shown = ", ".join(f"{name!r} in {rows:,} row{'s' * (rows != 1)}" for name, rows in doubtful)
+            shown = ", ".join(f"{name!r} in {rows:,} rows" for name, rows in doubtful)
             note(f"{_name(tables)}: the {role} id is {shown}. It is read as an id; if it means no id, drop the rows")
-    used, others = tables[0].columns.get("timestamp"), tables[0].others
-    if others is None or times_are_named:
-        return
-    if used is None:
-        unused = like_times(others)
-        found = f"column {', '.join(map(repr, unused))} looks like times and is not used"
-    else:
-        unused = [name for name in others.collect_schema().names() if name.lower() in ROLES["timestamp"]]
-        found = f"times are read from column {used!r} and not from {', '.join(map(repr, unused))}"
-    if unused:
-        note(f"{_name(tables)}: {found}. To use it, set {option('timestamp', unused[0])}")
 
 
 def check_times(
@@ -202,8 +185,8 @@ def check_times(
     """Refuse rows with bad times or, with `drop`, return the frames without them; frames, tables: one per file.
 
     If at least half of the times above 0 are since 1970 in a unit of `TICKS`, a row is bad if its time is 0 or below,
-    in the future, or not in the commonest of these units. Times from before 1979 are good if they are a tenth of the
-    rows or more. Other logs have times of their own, such as positions, and stay as they are.
+    in the future, or in another unit than the commonest. Other logs have times of their own, such as positions, and
+    stay as they are.
 
     oldest, newest: of all rows; if these two are good, so are the others, and nothing is read
     """
@@ -212,15 +195,13 @@ def check_times(
         return frames
     when = pl.col("timestamp")
     times = pl.concat([frame.select("timestamp") for frame in frames])
-    counts = {"rows": pl.len(), "positive": (when > 0).sum()} | {str(ticks): _in_unit(ticks).sum() for ticks in TICKS}
-    n_rows, n_positive, *per_unit = times.select(**counts).collect(engine="streaming").row(0)
+    counts = {"positive": (when > 0).sum()} | {str(ticks): _in_unit(ticks).sum() for ticks in TICKS}
+    n_positive, *per_unit = times.select(**counts).collect(engine="streaming").row(0)
     if 2 * sum(per_unit) < n_positive:
         return frames
     ticks = TICKS[per_unit.index(max(per_unit))]
-    early = (when.abs() > NEAR_1970 * ticks) & (when < EARLIEST * ticks) & ~pl.any_horizontal(map(_in_unit, TICKS))
-    bad = (when <= 0) | ~_in_unit(ticks) | (when > latest * ticks)
-    if 10 * times.select(early.sum()).collect(engine="streaming").item() >= n_rows:
-        bad &= ~early
+    early = (when > NEAR_1970 * ticks) & (when < EARLIEST * ticks) & ~pl.any_horizontal(map(_in_unit, TICKS))
+    bad = ~(_in_unit(ticks) | early) | (when > latest * ticks)
     n_bad, example = 0, ""
     for frame, table in zip(frames, tables, strict=True):
         n_rows, row = frame.filter(bad).select(pl.len(), pl.min("row")).collect(engine="streaming").row(0)
@@ -230,7 +211,7 @@ def check_times(
             example = f"{table.where(row)} = {source.item()}"
     if not n_bad:
         return frames
-    causes = "0, negative, in the future, or far from most others: in another unit, before 1979"
+    causes = "0, negative, in the future, or in another unit than most"
     found = f"{_name(tables)}: column {tables[0].columns['timestamp']!r}: {n_bad:,} bad times"
     if not drop:
         fix = f"Correct them, drop the rows: {option('bad_times', 'drop')}, or all times: {option('timestamp', 'none')}"
@@ -247,8 +228,7 @@ def _in_unit(ticks: int) -> pl.Expr:
 class PairBuckets:
     """Buckets of rows (cell[, count][, timestamp]) of consecutive users.
 
-    A cell is user * n_items + item, so the sorted buckets, one after the other, are the sorted log. The temporary file
-    has no name and disappears with the process, however that ends.
+    A cell is user * n_items + item, so the sorted buckets, one after the other, are the sorted log.
     """
 
     def __init__(self, rows_per_user: NDArray[np.int64], n_items: int, dtype: np.dtype[np.void]) -> None:
@@ -258,9 +238,6 @@ class PairBuckets:
         first_users = np.flatnonzero(np.diff(before // size)) + 1
         self.borders = first_users * n_items  # [buckets - 1] the first cell of each bucket but the first
         self.held: list[list[Records]] = [[] for _ in range(len(self.borders) + 1)]
-        self.spilled: list[list[slice]] = [[] for _ in self.held]  # rows of the file
-        self.held_bytes = 0
-        self.file: Any = None
 
     def add(self, batch: pl.DataFrame) -> None:
         """Add rows [b] to their buckets. A cell is null if the first pass did not see the id."""
@@ -274,34 +251,14 @@ class PairBuckets:
         by_bucket = rows[np.argsort(bucket, kind="stable")] if len(self.borders) else rows
         for held, part in zip(self.held, np.split(by_bucket, ends[:-1]), strict=True):
             held.append(part)
-        self.held_bytes += rows.nbytes
-        if len(self.borders) and self.held_bytes > MEMORY_BYTES:
-            self._spill()
 
     def merged(self) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield, per bucket, the distinct cells in ascending order, the sum of their counts, first and last times."""
-        stored = np.empty(0, self.dtype) if self.file is None else np.memmap(self.file, self.dtype, "r")
-        for held, slices in zip(self.held, self.spilled, strict=True):
-            rows = np.concatenate([stored[:0], *(stored[rows] for rows in slices), *held])
+        for held in self.held:
+            rows = np.concatenate([np.empty(0, self.dtype), *held])
             held.clear()
             if len(rows):
                 yield _merge(rows)
-        if self.file is not None:
-            self.file.close()
-
-    def _spill(self) -> None:
-        try:
-            self.file = self.file or TemporaryFile(prefix="concf-")  # noqa: SIM115
-            for held, slices in zip(self.held, self.spilled, strict=True):
-                rows, start = np.concatenate(held), self.file.tell() // self.dtype.itemsize
-                slices.append(slice(start, start + len(rows)))
-                self.file.write(rows.view(np.uint8))
-                held.clear()
-            self.file.flush()
-        except OSError as error:
-            reason = error.strerror or error
-            raise DataError(f"{gettempdir()}: no space for rows ({reason}). Free some, or set TMPDIR") from error
-        self.held_bytes = 0
 
 
 def _merge(rows: Records) -> dict[str, NDArray[Any]]:

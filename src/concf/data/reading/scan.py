@@ -11,7 +11,16 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 from pydantic import model_validator
 
-from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, are_counted, bad_line, first_lines, sniff
+from concf.data.reading.sniff import (
+    ROLES,
+    SAMPLE_LINES,
+    EmptyFileError,
+    are_counted,
+    bad_line,
+    first_line,
+    first_lines,
+    sniff,
+)
 from concf.errors import ConfigError, DataError, option
 from concf.runtime.files import refuse_no_file
 from concf.runtime.settings import Settings
@@ -71,7 +80,6 @@ class Table:
     first_line: int | None = None  # line of the text file with row 0, or None if the source has no lines
     may_be_integers: tuple[str, ...] = ()  # roles (user, item) whose ids are text that may spell integers
     ignored_rating: str | None = None  # name of a rating column that is not used
-    others: pl.LazyFrame | None = None  # columns that are not used; None if the source has no columns
     users_are_lines: bool = False  # whether a user is the number of a line
 
     def where(self, row: int) -> str:
@@ -102,14 +110,8 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
     return chosen
 
 
-def table_of(
-    frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: Reading, *, whole: pl.LazyFrame | None = None,
-    **details: Any,
-) -> Table:  # fmt: skip
-    """Make the table of a source with the chosen columns {role: column}. A rating is used only with a bound.
-
-    whole: all columns, if the frame has only the chosen ones
-    """
+def table_of(frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: Reading, **details: Any) -> Table:
+    """Make the table of a source with the chosen columns {role: column}. A rating is used only with a bound."""
     ignored = columns.pop("rating", None) if reading.likes_from is None else None
     counted = columns.get("count")  # may be the rating, too
     ignored = None if ignored == counted else ignored
@@ -118,8 +120,7 @@ def table_of(
     if repeated:
         raise ConfigError(f"{name}: column {columns[repeated[0]]!r} cannot be {' and '.join(repeated)} at once")
     roles = frame.select(pl.col(ROW).alias("row"), **{role: pl.col(column) for role, column in columns.items()})
-    others = (frame if whole is None else whole).drop(ROW, *set(columns.values()), strict=False)
-    return Table(roles, name, columns, ignored_rating=ignored, others=others, **details)
+    return Table(roles, name, columns, ignored_rating=ignored, **details)
 
 
 def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
@@ -187,8 +188,7 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
 def _scan_json_lines(path: Path, reading: Reading) -> Table:
     """Scan ids as text, because their type may change from line to line; integers become integers again."""
     first_lines(path)  # refuses an empty file
-    whole = pl.scan_ndjson(escape(str(path)), infer_schema_length=SAMPLE_LINES)
-    schema = whole.collect_schema()
+    schema = pl.scan_ndjson(escape(str(path)), infer_schema_length=SAMPLE_LINES).collect_schema()
     columns = choose_columns(schema.names(), reading, f"{path}:1")
     for role in ID_ROLES:
         if not (schema[columns[role]].is_integer() or schema[columns[role]] in (pl.String, pl.Null)):
@@ -196,7 +196,7 @@ def _scan_json_lines(path: Path, reading: Reading) -> Table:
     texts = dict.fromkeys(columns.values(), pl.String)
     frame = pl.scan_ndjson(escape(str(path)), schema=texts, row_index_name=ROW)
     integers = tuple(role for role in ID_ROLES if schema[columns[role]].is_integer())
-    return table_of(frame, str(path), columns, reading, whole=whole, first_line=1, may_be_integers=integers)
+    return table_of(frame, str(path), columns, reading, first_line=1, may_be_integers=integers)
 
 
 def _scan_parquet(path: Path, reading: Reading) -> Table:
@@ -268,23 +268,19 @@ def scan_files(paths: list[Path], reading: Reading) -> list[Table]:
 
 def unreadable(paths: list[Path], reading: Reading, error: BaseException) -> DataError:
     """Return the error for files of which one could not be read, with the line, found by reading it line by line."""
-    for path in paths[:-1]:
-        try:
-            with suppress(EmptyFileError):
-                scan_file(path, reading).frame.select(pl.all().null_count()).collect(engine="streaming")
-        except UNREADABLE:
-            break
-    else:  # each of these can be read on its own
-        path = paths[-1]
     if isinstance(error, OSError) and error.errno is not None:
-        return DataError(f"{path}: cannot be read ({error.strerror})")
-    if isinstance(error, pl.exceptions.NoDataError):
-        return EmptyFileError(path)
-    try:
-        kind, layout = str(format_of(path, reading)), None
-        if kind in ("auto", "table"):
-            layout = sniff(path, reading.separator, reading.header, set(reading.named().values()))
-            kind = "table" if kind == "table" else layout.kind
-    except DataError as sniffed:
-        return sniffed
-    return bad_line(path, kind, layout, error)
+        return DataError(f"{error.filename or paths[0]}: cannot be read ({error.strerror})")
+    for path in paths:
+        try:
+            kind, layout = str(format_of(path, reading)), None
+            if kind in ("auto", "table"):
+                layout = sniff(path, reading.separator, reading.header, set(reading.named().values()))
+                kind = "table" if kind == "table" else layout.kind
+        except DataError as sniffed:
+            if len(paths) > 1 and isinstance(sniffed, EmptyFileError):
+                continue
+            return sniffed
+        if (problem := bad_line(path, kind, layout)) is not None:
+            return problem
+    name = paths[0] if len(paths) == 1 else f"one of {len(paths)} files, {paths[0]} ..."
+    return DataError(f"{name}: cannot be read ({first_line(error)}). Is it another {option('format')}?")

@@ -174,8 +174,8 @@ def are_counted(lines: list[str], separator: str) -> bool:
     return all(row[0] == str(len(row) - 1) for row in (line.split(separator) for line in lines))
 
 
-def bad_line(path: Path, kind: str, layout: TextLayout | None, error: BaseException) -> DataError:
-    """Return the error for the first bad line of a file that could not be read because of `error`."""
+def bad_line(path: Path, kind: str, layout: TextLayout | None) -> DataError | None:
+    """Return the error for the first bad line of a file; None if no line is bad."""
     try:
         with open_bytes(path) as file:
             for number, line in enumerate(file if kind != "parquet" else (), start=1):
@@ -183,7 +183,7 @@ def bad_line(path: Path, kind: str, layout: TextLayout | None, error: BaseExcept
                     return DataError(f"{path}:{number}: {problem}")
     except (EOFError, OSError) as damage:
         return damaged_gzip(path, damage)
-    return DataError(f"{path}: cannot be read ({first_line(error)}). Is it another {option('format')}?")
+    return None
 
 
 def _problem(line: bytes, kind: str, layout: TextLayout | None) -> str | None:
