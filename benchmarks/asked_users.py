@@ -62,7 +62,7 @@ def measure(name: str) -> dict[str, object]:
     with one_thread_each():
         for share in SHARES:
             rows = order[: int(share * len(users))].sort().values
-            recipe._distil(data.train, users[rows], lists[rows], start)
+            recipe._distil(data.train, users[rows], lists[rows], start, recipe.plan.student[0])
             taught, item = recipe.vectors[STUDENT]
             alone = UserSolver(item, **recipe.chosen["als-a"])(recipe._pairs(data.train), data.train.shape[0])
             voters = [user for head, (user, _) in recipe.vectors.items() if head != STUDENT]

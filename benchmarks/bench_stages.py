@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from concf.runtime.process_group import ProcessGroup
-from concf.strong.recipe import SMALL
 from concf.strong.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, PLANS, TEMPERATURE
 from concf.strong.settings import VALIDATED, StrongSettings
 from concf.strong.softmax import STEPS
@@ -50,6 +49,7 @@ CORES = 2
 VOTERS, HEADS, PLACES = 4, 3, 100  # of the default: those who vote, those of them with vectors, items of a vote
 PROCESSES = (1, 8)
 LONGEST = 50
+SMALL = 32  # factors, as in the published time
 POINTS = 4  # of a search that each round measures, about
 Line = dict[str, Any]
 
@@ -104,23 +104,20 @@ def terms(stage: str, line: Line) -> dict[str, float]:
     """What a stage counts, in units of 10^9, and one for the stage itself."""
     log, d, plan = line["log"], line["factors"], PLANS[line["budget"]]
     users, items, validated, few = log["users"], log["items"], log["validated"], min(log["validated"], plan.users)
-    points = [1 + POINTS * rounds for rounds in plan.rounds]
+    points = 1 + POINTS * plan.rounds
     walk = log["pairs"] / items * log["pairs"] / users  # pairs that a step of three passes, of an average user
-    small = min(SMALL, d)
     count: dict[str, float] = {}
     if stage == "search":
         count = {
-            "solving": solved(line, small) * (FIRST_SWEEPS + MORE_SWEEPS * points[0]),
-            "ranking": few * items * points[0],
             "walking": few * walk * log["pairs"] / users,
             "walked lists": few * items * len(BETA),
         }
     elif stage == "als":
-        sweeps = FIRST_SWEEPS + MORE_SWEEPS * points[1] + 2 * plan.sweeps[0]
+        sweeps = FIRST_SWEEPS + MORE_SWEEPS * points + 2 * plan.sweeps[0]
         count = {
             "solving": solved(line, d) * sweeps,
-            "ranking": few * items * points[1],
-            "scores": few * items * points[1] * d,
+            "ranking": few * items * points,
+            "scores": few * items * points * d,
         }
     elif stage.startswith("softmax"):
         seen = len(TEMPERATURE) * validated + plan.softmax[0] * users
@@ -243,7 +240,7 @@ def project() -> None:
             least = {f"{n} processes": least_gb(sizes, budget, factors, n) for n in PROCESSES}
             print("    at least, GB in each:", least)
     extrapolate(models, pattern)
-    sweep = 2 * BUFFALO * SMALL**2 / 1e9 * models["search"]["solving"]
+    sweep = 2 * BUFFALO * SMALL**2 / 1e9 * models["als"]["solving"]
     print(f"a sweep over {BUFFALO:,} pairs of long histories with {SMALL} factors: {sweep:.0f} processor seconds")
 
 

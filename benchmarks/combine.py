@@ -279,14 +279,14 @@ def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     regressed, taught = PLANS["default"].depth
     observed, users = Pairs.observed(data.train, lists[0].device), torch.arange(data.train.shape[0])
     als = ALS(observed, data.train.shape, MOST_FACTORS)
-    start = als.fit(als.start(seed), **students.SOLVED_BY, sweeps=sweeps)[1]
+    start = als.fit(als.start(seed), **students.SOLVED_BY, sweeps=sweeps)
     rows = {}
     for way, solved, lessons in (
         ("at once", lists[2], [lists[2]] * 3),
         ("taught easy to hard", lists[2], lists),
         ("solved and taught easy to hard", lists[0], lists),
     ):
-        user, item = students.solve_student(observed, users, solved[:, :regressed], data.train.shape, start, sweeps)
+        user, item = students.solve_student(observed, users, solved[:, :regressed], start, sweeps)
         for epoch, lesson in enumerate(lessons):
             user, item = students.teach_student(user, item, users, [lesson[:, :taught]], 1, seed + epoch)
         rows[way] = figures((user, item), data)

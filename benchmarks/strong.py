@@ -59,7 +59,7 @@ AT, METRICS = (20, 50), ("recall", "ndcg")
 REFITS = ("validation", "none")
 FACTORS, SWEEPS = 256, (4, 8, 16)
 BUDGETS = ("fast", "default", "thorough")
-LEFT_OUT = {"default": ("als-a", "als-b", "softmax-a", "rp3beta"), "thorough": ("userknn", "ease")}
+LEFT_OUT = {"default": ("als-a", "als-b", "rp3beta"), "thorough": ("softmax-a", "userknn", "ease")}
 LARGE = "large-simulated"
 SIMULATED = {"users": 138_000, "items": 27_000, "events": 12_000_000, "tastes": 64}
 SPARSE = {"users": 8_000, "items": 4_000, "events": 80_000, "tastes": 48, "popularity": 0.9}
@@ -155,17 +155,17 @@ def tuned_als(data: Split, device: torch.device) -> dict[str, float]:
     start, best = als.start(0), {}
 
     def measure(place: tuple[int, ...]) -> search.Point:
-        unobserved, penalty, item, done = search.UNOBSERVED[place[0]], search.PENALTY[place[1]], start, 0
+        settings, item, done = search.als_settings(als, place), start, 0
         for sweeps in SWEEPS:
-            user, item = als.fit(item, unobserved, penalty, sweeps - done)
+            user, item = als.fit(item, **settings, sweeps=sweeps - done)
             done = sweeps
             lists = by_factors("als", Factors(user, item), data.train, validation.users, 50).lists
             best[place, sweeps] = validation.of_its_users(lists)
         return search.Point(place, max(best[place, sweeps] for sweeps in SWEEPS))
 
-    search.climb((len(search.UNOBSERVED), len(search.PENALTY)), (3, 4), measure, 10)
+    search.climb((len(search.UNOBSERVED), len(search.STRENGTH)), search.FIRST, measure, 10)
     place, sweeps = max(best, key=lambda each: best[each])
-    return {"unobserved": search.UNOBSERVED[place[0]], "penalty": search.PENALTY[place[1]], "sweeps": sweeps}
+    return search.als_settings(als, place) | {"sweeps": sweeps}
 
 
 def run_als(options: argparse.Namespace) -> None:
@@ -227,7 +227,7 @@ def without(voter: str | None) -> Iterator[None]:
     """A recipe in which one voter has no vote."""
     whole: Callable[..., Any] = Recipe._voters
 
-    def fewer(self: Recipe, log: csr_array, users: torch.Tensor) -> Any:
+    def fewer(self: Any, log: csr_array, users: torch.Tensor) -> Any:
         return [each for each in whole(self, log, users) if each.name != voter]
 
     Recipe._voters = fewer  # type: ignore[method-assign]

@@ -38,8 +38,8 @@ K = 50
 Figures = dict[str, float]  # "consensus recall@50" -> its value
 FAST, DEFAULT = (choose_settings("strong", {"budget": budget}) for budget in ("fast", "default"))
 BUDGETS = {  # aims, in units of implicit's ALS on the same log: 256 factors, 15 iterations
-    "as many sweeps of ALS": 1.0, "training": 2.5, "search": 0.5, "als": 1.3, "softmax-a": 0.8, "rerank": 0.8,
-    "student": 0.5, "refit": 0.8, "final": 1.3,
+    "as many sweeps of ALS": 1.0, "training": 2.5, "search": 0.5, "als": 1.3, "rerank": 0.8, "student": 0.5,
+    "refit": 0.8, "final": 1.3,
 }  # fmt: skip
 
 

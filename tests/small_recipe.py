@@ -17,7 +17,7 @@ from concf.strong.settings import StrongSettings
 
 SMALL: dict[str, Any] = {"dimensions": 8, "consensus": {"top_k": 12, "shown": 12}, "training": {"metric": "recall@5"}}
 REFITS = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
-STAGES = ["search", "als", "softmax-a", "rerank", "student", "refit", "final"]
+STAGES = ["search", "als", "rerank", "student", "refit", "final"]
 LOG = Simulation(users=48, items=40, events=1300, tastes=4)
 
 

@@ -148,7 +148,7 @@ def test_no_step_raises_the_loss(shape, monkeypatch):
     user, item = model.fit(item, UNOBSERVED, PENALTY, 1)
     losses = [model.loss(user, item, UNOBSERVED, PENALTY)]
     for _ in range(5):
-        user, item = model.fit_users(user, item, UNOBSERVED, PENALTY)
+        user, item = model.fit_users((user, item), UNOBSERVED, PENALTY)
         losses.append(model.loss(user, item, UNOBSERVED, PENALTY))
     assert losses == sorted(losses, reverse=True)
 

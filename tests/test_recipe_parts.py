@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log
+from math import log, sqrt
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -91,10 +91,47 @@ def test_walks_are_those_of_the_formula(alpha: float, beta: float) -> None:
     assert torch.equal(walks.held_back(walks(some), beta), scores[some])
 
 
-def test_a_beam_is_climbed_with_as_long_as_any_of_it_moves() -> None:
-    values = [0.0, 0.1, 0.9, 0.5, 0.6, 0.7, 1.0]  # from 2, the best all along, the second of the beam climbs to 6
-    points = climb((7,), (2,), lambda place: Point(place, values[place[0]]), 9, beam=2)
-    assert [point.at for point in points[:2]] == [(6,), (2,)]
+@pytest.mark.parametrize(("rounds", "best", "measured"), [(0, 2, 1), (1, 3, 3), (9, 4, 5)])
+def test_a_climb_ends_where_no_neighbour_is_better_or_with_its_rounds(rounds: int, best: int, measured: int) -> None:
+    values = [0.0, 0.1, 0.5, 0.6, 0.7, 0.2, 1.0]
+    points = climb((7,), (2,), lambda place: Point(place, values[place[0]]), rounds)
+    assert points[0].at == (best,)
+    assert len(points) == measured
+    assert [point.value for point in points] == sorted((point.value for point in points), reverse=True)
+
+
+def test_als_is_searched_along_its_penalty_and_then_its_unobserved_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[tuple[int, int]] = []
+
+    def fit(start: Any, unobserved: int, penalty: int, sweeps: int) -> tuple[Any, Tensor]:
+        places.append((unobserved, penalty))
+        return (unobserved, penalty), torch.ones(1)
+
+    monkeypatch.setattr(search, "als_settings", lambda als, at: {"unobserved": at[0], "penalty": at[1]})
+    monkeypatch.setattr(
+        search, "measured", lambda factors, *rest: 9 - abs(factors.user[0] - 2) - abs(factors.user[1] - 5)
+    )
+    points = search.search_als(cast("ALS", SimpleNamespace(fit=fit)), drawn(1), cast("Any", None), torch.ones(1), 9)
+    assert places == [search.FIRST, (3, 4), (3, 3), (3, 5), (3, 6), (2, 5), (4, 5), (1, 5)]
+    assert [point.at for point in points[:2]] == [(2, 5), (3, 5)]
+    assert [point.state is not None for point in points] == [True] * search.TRIED + [False]
+    both = search.stable_points(cast("ALS", SimpleNamespace(fit=fit)), points, drawn(1), cast("Any", None), 1, 2)
+    assert [point.at for _, point, _ in both] == [(2, 5), (3, 5)]
+    level = [Point(at, 1.0, torch.ones(1)) for at in ((3, 4), (3, 5), (2, 4))]
+    both = search.stable_points(cast("ALS", SimpleNamespace(fit=fit)), level, drawn(1), cast("Any", None), 1, 2)
+    assert [point.at for _, point, _ in both] == [(3, 4), (2, 4)]  # another unobserved weight comes first
+
+
+def test_the_penalty_of_a_point_follows_from_its_strength_and_the_log() -> None:
+    train = drawn(2)
+    als, cells = ALS(Pairs.observed(train * 0.5, CPU), train.shape, 3), train.shape[0] * train.shape[1]
+    for index, (unobserved, strength) in {(0, 1): (0.0003, 0.4), search.FIRST: (0.01, 2.0), (6, 6): (0.3, 6.0)}.items():
+        growth = (unobserved / 0.01) ** 0.45
+        penalty = strength * growth * sqrt(cells) / (0.5 * train.nnz + unobserved * cells)
+        assert search.als_settings(als, index) == {
+            "unobserved": unobserved,
+            "penalty": pytest.approx(penalty, rel=0.005),
+        }
 
 
 @pytest.mark.parametrize(("slope", "top"), [(-1, 0), (1, 4)])
@@ -174,16 +211,15 @@ def listed_pairs(weight: float) -> list[tuple[int, int, float, float]]:
 
 @pytest.mark.parametrize("settings", [students.USUAL, {"unobserved": 0.1, "penalty": 0.02, "listed": 0.5}])
 def test_a_student_is_solved_from_log_and_lists_as_any_other_log(settings: dict[str, float]) -> None:
-    train, (item,) = drawn(6), vectors(2, 11)
+    train, (start, item) = drawn(6), vectors(2, 14, 11)
     observed = Pairs.observed(train, CPU, torch.float64)
-    user, solved = students.solve_student(observed, LISTED_USERS, LISTS, train.shape, item, 3, settings)
+    user, solved = students.solve_student(observed, LISTED_USERS, LISTS, (start, item), 3, settings)
     everything = [(u, i, 1.0, 1.0) for u, i in zip(*map(np.ndarray.tolist, train.nonzero()), strict=True)]
     columns = list(zip(*everything, *listed_pairs(settings["listed"]), strict=True))
     pairs = Pairs(*map(torch.tensor, columns[:2]), *(torch.tensor(each, dtype=torch.float64) for each in columns[2:]))
     als = ALS(pairs, train.shape, 4)
     solved_by = {name: settings[name] for name in students.SOLVED_BY}
-    users, expected = als.fit(item, **solved_by, sweeps=3)
-    users, expected = als.fit_users(users, expected, **solved_by)
+    users, expected = als.fit_users(als.fit((start, item), **solved_by, sweeps=3), **solved_by)
     assert torch.allclose(user @ solved.T, users @ expected.T, atol=1e-9)
 
 

@@ -42,8 +42,8 @@ BASE, FIRST, SECOND = LOG[:1700], LOG[1700:2200], LOG[2200:]
 
 
 @cache
-def base(refit: str = "everything") -> Run:
-    return train(split_of(BASE, 3, min_item=1), small(refit=refit), seed=3)
+def base(refit: str = "everything", budget: str = "default") -> Run:
+    return train(split_of(BASE, 3, min_item=1), small(refit=refit, budget=budget), seed=3)
 
 
 @cache
@@ -142,7 +142,8 @@ def test_the_reranker_is_fitted_to_new_pairs_or_carried_over(monkeypatch: pytest
 
 
 def test_a_refresh_folds_in_users_with_new_pairs_and_trains_no_voter() -> None:
-    old, run = base(), update(base(), FIRST, refresh=True)
+    old = base(budget="thorough")
+    run = update(old, FIRST, refresh=True)
     assert [record["stage"] for record in run.history] == ["fold-in", "final"]
     assert run.carried_validation
     users, items = (getattr(old.data.interactions, ids).positions(getattr(run.data.interactions, ids))

@@ -37,6 +37,7 @@ LONGER, MORE = 1.2, 3  # a block's longest row has at most LONGER times the pair
 PAIRS = 1 << 18  # pairs that `loss` scores at a time
 SHORT = 32  # on a CPU, a fit does not solve rows with more pairs exactly ...
 STEPS = 4  # ... but improves them by so many steps of conjugate gradients
+SINGLE, FEWEST_ROWS = 1 << 18, 16  # multiplications of a product by one thread in numpy, and rows that it should have
 START = 0.1  # length of an item's vector at the start
 
 
@@ -205,10 +206,12 @@ class ALS:
         return penalty * (weights[0] + unobserved * items), penalty * (weights[1] + unobserved * self.n_users)
 
     @one_thread_each()
-    def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
-        """([users, d], [items, d]) vectors after sweeps over users, then items. item: [items, d] initial vectors."""
+    def fit(
+        self, start: Tensor | tuple[Tensor, Tensor], unobserved: float, penalty: float, sweeps: int
+    ) -> tuple[Tensor, Tensor]:
+        """([users, d], [items, d]) vectors after sweeps over users, then items. start: those before, or items alone."""
         of_users, of_items = self.penalties(unobserved, penalty)
-        user = item.new_zeros(self.shape[0], self.factors)
+        user, item = (start.new_zeros(self.shape[0], self.factors), start) if isinstance(start, Tensor) else start
         for _ in range(sweeps):
             user, item = self.users.solve(item, unobserved, of_users, user)
             item, everyone = self.items.solve(self.group.join(user), unobserved, of_items, item)
@@ -216,9 +219,11 @@ class ALS:
             user = everyone[self.own].clone() if self.group.several else everyone
         return user, item
 
-    def fit_users(self, user: Tensor, item: Tensor, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
+    def fit_users(
+        self, start: tuple[Tensor, Tensor], unobserved: float, penalty: float
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """([users, d], [items, d]) vectors of a fit after another half of a sweep, over users."""
-        return self.users.solve(item, unobserved, self.penalties(unobserved, penalty)[0], user)
+        return self.users.solve(start[1], unobserved, self.penalties(unobserved, penalty)[0], start[0])
 
     def loss(self, user: Tensor, item: Tensor, unobserved: float, penalty: float) -> float:
         """Return the loss L (see the top of this module)."""
@@ -239,12 +244,12 @@ def _solve(block: Block, rotated: Tensor, diagonal: Tensor) -> Tensor:
         paired *= root[..., None]
         system = torch.bmm(paired.transpose(1, 2), paired)
         system.diagonal(dim1=1, dim2=2).add_(diagonal)
-        return _cholesky_solve(system, _sums("bl,bld->bd", wanted, paired))
+        return _cholesky_solve(system, sums("bl,bld->bd", wanted, paired))
     scale = diagonal.rsqrt()
     paired *= scale[:, None]
-    system = _gram(paired).mul_(root[..., None]).mul_(root[:, None])
+    system = products(paired, paired).mul_(root[..., None]).mul_(root[:, None])
     system.diagonal(dim1=1, dim2=2).add_(1)
-    return _sums("bl,bld->bd", _cholesky_solve(system, wanted).mul_(root), paired).mul_(scale)
+    return sums("bl,bld->bd", _cholesky_solve(system, wanted).mul_(root), paired).mul_(scale)
 
 
 def _improve(block: Block, rotated: Tensor, diagonal: Tensor, x: Tensor) -> Tensor:
@@ -252,16 +257,16 @@ def _improve(block: Block, rotated: Tensor, diagonal: Tensor, x: Tensor) -> Tens
     paired, weight = F.embedding(block.columns, rotated), block.root.square()  # [b, L, d], [b, L]
 
     def weighted(vectors: Tensor) -> Tensor:  # [b, L]
-        return weight * _sums("bld,bd->bl", paired, vectors)
+        return weight * sums("bld,bd->bl", paired, vectors)
 
     def dots(one: Tensor, other: Tensor) -> Tensor:  # [b, 1]
-        return _sums("bd,bd->b", one, other)[:, None]
+        return sums("bd,bd->b", one, other)[:, None]
 
-    residual = _sums("bl,bld->bd", weight * block.target - weighted(x), paired).addcmul_(diagonal, x, value=-1)
+    residual = sums("bl,bld->bd", weight * block.target - weighted(x), paired).addcmul_(diagonal, x, value=-1)
     direction = residual / diagonal
     energy = dots(residual, direction)
     for _ in range(STEPS):
-        curved = _sums("bl,bld->bd", weighted(direction), paired).addcmul_(diagonal, direction)
+        curved = sums("bl,bld->bd", weighted(direction), paired).addcmul_(diagonal, direction)
         length = (energy / dots(direction, curved)).nan_to_num_(0, 0)  # 0 / 0 where a row is solved
         x = x + length * direction
         residual -= length * curved
@@ -271,17 +276,22 @@ def _improve(block: Block, rotated: Tensor, diagonal: Tensor, x: Tensor) -> Tens
     return x
 
 
-def _gram(rows: Tensor) -> Tensor:
-    """[b, L, L] inner products of the rows [b, L, d].
+def products(one: Tensor, other: Tensor) -> Tensor:
+    """[b, L, H] inner products of the rows [b, L, d] and [b, H, d].
 
     Many small products are several times faster in numpy than in PyTorch; large ones would start threads there.
     """
-    if rows.device.type != "cpu" or rows.shape[1] > SHORT:
-        return torch.bmm(rows, rows.transpose(1, 2))
-    return torch.from_numpy(np.matmul(rows.numpy(), rows.numpy().transpose(0, 2, 1)))
+    size = SINGLE // max(1, one.shape[2] * other.shape[1])
+    if one.device.type != "cpu" or size < FEWEST_ROWS:
+        return torch.bmm(one, other.transpose(1, 2))
+    left, right = one.numpy(), other.numpy().transpose(0, 2, 1)
+    found = np.empty((*left.shape[:2], right.shape[2]), left.dtype)
+    for begin in range(0, left.shape[1], size):
+        np.matmul(left[:, begin : begin + size], right, out=found[:, begin : begin + size])
+    return torch.from_numpy(found)
 
 
-def _sums(formula: str, one: Tensor, other: Tensor) -> Tensor:
+def sums(formula: str, one: Tensor, other: Tensor) -> Tensor:
     """Sums of products, as in `torch.einsum`; numpy is several times faster for many small matrices on a CPU."""
     if one.device.type != "cpu":
         return torch.einsum(formula, one, other)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from pydantic import Field
 from scipy.sparse import csr_array, csr_matrix
+from torch import Tensor
 
 from concf.baselines import als
 from concf.errors import MissingExtraError
@@ -92,10 +93,16 @@ class ALS(Settings):
     penalty: float = Field(0.003, gt=0)  # of a row, times the weights of all its pairs
     sweeps: int = Field(8, ge=1)  # over the users and then the items
 
-    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:
-        """Alternate, on a CPU or a GPU. train: [users, items]."""
+    def fit(
+        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, item: Tensor | None = None
+    ) -> Factors:
+        """Alternate, on a CPU or a GPU. train: [users, items]; item: [items, d] initial vectors by another fit."""
         model = als.ALS(als.Pairs.observed(train, torch.device(device)), train.shape, self.factors)
-        return Factors(*model.fit(model.start(seed), self.unobserved, self.penalty, self.sweeps))
+        start = model.start(seed)
+        if item is not None:  # the last of its dimensions are the largest
+            kept = min(self.factors, item.shape[1])
+            start[:, start.shape[1] - kept :] = item[:, item.shape[1] - kept :]
+        return Factors(*model.fit(start, self.unobserved, self.penalty, self.sweeps))
 
     def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
         """Half a sweep more, for histories [n, items]."""

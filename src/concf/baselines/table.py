@@ -153,7 +153,7 @@ BASELINES = {
     "als-decayed": Candidate(
         DecayedALS,
         {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.03, 0.1, 0.3, None)},
-        vote=Vote({"half_life": (0.1, 0.3, 1.0)}, fixed={"factors": 64, "sweeps": 6}, budget="fast"),
+        vote=Vote({"half_life": (0.1, 0.3, 1.0)}, fixed={"factors": 64, "sweeps": 2}, budget="fast"),
     ),
     "ease-decayed": Candidate(
         DecayedEASE, {"regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None)}
@@ -188,6 +188,11 @@ def voters() -> dict[str, Vote]:
 def timed_voters() -> list[str]:
     """Voters that learn from times."""
     return [name for name in voters() if BASELINES[name].timed]
+
+
+def begins_with_als(name: str) -> bool:
+    """Whether `fit` of a voter also takes `item=`, the item vectors of a fitted ALS."""
+    return name in ("als-decayed", "als-sequence")
 
 
 def voter(name: str, settings: Mapping[str, float]) -> Any:

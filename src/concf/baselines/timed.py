@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from concf.baselines.ease import EASE
 from concf.baselines.factorisation import ALS, Popularity
@@ -76,9 +77,11 @@ class Decayed(Settings):
     timed: ClassVar[bool] = True
     half_life: float | None = Field(None, gt=0)  # in shares of the log's pairs (`newer`); None: pairs do not age
 
-    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array) -> Any:
-        """Weigh the pairs, and fit. train, times: [users, items]."""
-        return super().fit(decayed(train, times, self.half_life), seed, device)  # type: ignore[misc]
+    def fit(
+        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array, **more: Any
+    ) -> Any:
+        """Weigh the pairs, and fit. train, times: [users, items]; more: of the baseline"""
+        return super().fit(decayed(train, times, self.half_life), seed, device, **more)  # type: ignore[misc]
 
 
 class DecayedPopularity(Decayed, Popularity):  # type: ignore[misc]
@@ -97,10 +100,11 @@ class DecayedALS(Decayed, ALS):
     """ALS with w_ui 2^(-newer_ui / half_life) as the weight of a pair; at last the users are solved once more."""
 
     def fit(  # type: ignore[override]
-        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array
-    ) -> AgedFactors:
-        """Weigh the pairs, and fit. train, times: [users, items]."""
-        fitted, newest = super().fit(train, seed, device, times=times), 1.0
+        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array,
+        item: Tensor | None = None,
+    ) -> AgedFactors:  # fmt: skip
+        """Weigh the pairs, and fit. train, times: [users, items]; item: as in `ALS.fit`"""
+        fitted, newest = super().fit(train, seed, device, times=times, item=item), 1.0
         if self.half_life is not None and train.nnz:
             newest = float(train.data.sum() / (train.data * np.exp2(-newer(train, times) / self.half_life)).sum())
         fitted = AgedFactors(fitted.user, fitted.item, ordered=np.sort(times.data), newest=newest)

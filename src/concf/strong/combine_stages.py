@@ -129,12 +129,12 @@ class Combine(Recipe):
         fused = self.fused | {CONSENSUS: few.of_its_users(self._cross_fitted()[rows])}
         return record | {"validation": metrics | record["validation"], "fusions": fused}
 
-    def _start(self) -> Tensor:
-        """[items, d] vectors of ALS on the log, where concf's own voters do not vote."""
+    def _start(self) -> Vectors:
+        """Vectors of ALS on the log, where concf's own voters do not vote."""
         if "als-a" in self.vectors:
             return super()._start()
         als = self.solver(self.data.train)
-        return als.fit(als.start(self._seed(1)), **students.SOLVED_BY, sweeps=FIRST_SWEEPS)[1]
+        return als.fit(als.start(self._seed(1)), **students.SOLVED_BY, sweeps=FIRST_SWEEPS)
 
     def _refit(self) -> dict[str, Any]:
         self._adopt(self.refitted)

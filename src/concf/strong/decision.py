@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +21,24 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.baselines.table import timed_voters
 from concf.consensus.voters import Voter, voter_weights
 from concf.data.parts import TEST, TRAIN, VALID, origin
 from concf.data.split import Split
-from concf.evaluation.validation import Validation
+from concf.evaluation.validation import Validation, sample
 from concf.runs.settings import VotingSettings
-from concf.strong.reranker import TOP, Context, Reranker
+from concf.strong.ensemble import VOTER_TEMPERATURE, Ensemble
+from concf.strong.features import Clock
+from concf.strong.reranker import TOP, Context, Reranker, TrainingSet, Weights, fit_weights
+from concf.strong.search import search_fixed
+from concf.strong.settings import TIME
 
 FEWEST = 100  # users of the earlier window; with fewer, times are not used
-VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
+EARLIER_SWEEPS = 5, 2  # of ALS before the last window of the training part: from the start, and from there
+DECIDING = 2  # users of a window in a decision, relative to those of a search
 PENALTIES = (30.0, 10.0, 100.0)  # of the re-ranker; groups are compared with the first
 NONE, BOTH = (False, False), (True, True)
+ENDLESS = 1e12  # penalty of a weight that stays 0
 GROUPS = {"voters": (True, False), "features": (False, True), "both": BOTH}
 
 
@@ -60,7 +68,7 @@ class Window(NamedTuple):
         voters = [each for each in self.voters if each.name not in left_out]
         return voter_weights([self.validation.of_its_users(each.lists) for each in voters], VOTER_TEMPERATURE)
 
-    def reranker(self, weights: list[float], left_out: Collection[str], features: bool) -> Reranker:
+    def reranker(self, weights: list[float], left_out: Collection[str], features: bool = True) -> Reranker:
         """The re-ranker of the voters that are not left out, with or without features of time."""
         n_items = self.log.shape[1]
         context = self.context if features else self.context._replace(clock=None)
@@ -88,15 +96,27 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
     """Decide by the next window. before, after: ensembles of two windows, with voters that know times (`timed`).
 
     gains: of each group over none, and of the penalty over the first: mean gain of a user, and its standard error
+    All features are computed once for each set of voters; those of time are left out by an endless penalty.
     """
+
+    @cache
+    def ensemble(voters: bool) -> tuple[TrainingSet, Tensor, Reranker]:
+        """Training data of the earlier window, their centre, and the re-ranker of the later one."""
+        left_out = () if voters else timed
+        weights = before.votes(left_out)
+        fitted, ranked = before.reranker(weights, left_out), after.reranker(weights, left_out)
+        training, centre = fitted.training(before.held_out(fitted))
+        ranked.keep_features(centre)
+        return training, centre, ranked
 
     def metric(voters: bool, features: bool, penalty: float = PENALTIES[0]) -> NDArray[np.float64]:
         """[validated] metric of each user of the later window, with weights of the earlier one."""
-        left_out = () if voters else timed
-        weights = before.votes(left_out)
-        fitted = before.reranker(weights, left_out, features)
-        fit = fitted.fit(before.held_out(fitted), penalty=penalty)
-        return after.validation.per_user(after.reranker(weights, left_out, features).rerank(fit)[0])
+        training, centre, ranked = ensemble(voters)
+        strength = penalty * training.penalty
+        if not features:
+            strength[ranked.of_time] = ENDLESS
+        weights = fit_weights(training._replace(penalty=strength), None, training.prior)[0]
+        return after.validation.per_user(ranked.rerank(Weights(centre, weights, weights[None]))[0])
 
     none = metric(*NONE)
     metrics = {name: metric(*parts) for name, parts in GROUPS.items()}
@@ -144,3 +164,75 @@ def earlier_window(data: Split) -> Split | None:
     parts = data.recipe.protocol.evaluable(log, parts)
     past = Split(log, parts, data.recipe, weights=data.weights)
     return past if len(past.validated) >= FEWEST else None
+
+
+class TimeStage(Ensemble):
+    """The stage `time`."""
+
+    @property
+    def _timed(self) -> list[str]:
+        """Voters that know times."""
+        return [name for name in self.fixed if name in timed_voters()]
+
+    def _time(self) -> dict[str, Any]:
+        """Search the voters that know times, and keep these voters, and features of time, if they help (`decision`)."""
+        train, few, timed = self.data.train, self.searched, self._timed
+        self.chosen[TIME] = {"voters": 1.0, "features": 1.0, "penalty": PENALTIES[0]}
+        for name in timed:
+            fixed = self.chosen["als-a"] if name == "als-decayed" else {}
+            fit = lambda settings, name=name, fixed=fixed: self.fit_fixed(name, train, fixed | settings)  # noqa: E731
+            self.chosen[name] = fixed | search_fixed(name, fit, self.seen(train), few, self.plan.rounds)
+        before, decision = self._earlier(), Decision(False, False, PENALTIES[0], {})
+        if before is not None:
+            voters = self._own_voters(train, self.validation.users)
+            after = self._window(train, self.validation, voters, self._clock(train))
+            self._cache |= {} if self.settings.foreign else {"ensemble": (voters, after.context)}
+            users = sample(self.validation.validated, DECIDING * self.plan.users, self.seed)
+            compared = Validation(self.data, self.run.metric, self.device, self.group, validated=users)
+            decision = decide(before, after.few(compared), timed)
+        *parts, gains = decision
+        self.chosen[TIME] = dict(zip(("voters", "features", "penalty"), map(float, parts), strict=True))
+        if not decision.voters:
+            self.run.fixed_voters = tuple(name for name in self.run.fixed_voters if name not in timed)
+            self.chosen = {name: each for name, each in self.chosen.items() if name not in timed}
+        kept = [TIME, *(name for name in timed if name in self.chosen)]
+        return {"chosen": {name: self.chosen[name] for name in kept}, "gains": gains}
+
+    def _earlier(self) -> Window | None:
+        """The ensemble before the last window of the training part; None if too few users can be evaluated there."""
+        if "earlier" not in self._cache:
+            self._cache["earlier"] = self._fit_earlier()
+        earlier: Window | None = self._cache["earlier"]
+        return earlier
+
+    def _fit_earlier(self) -> Window | None:
+        past = earlier_window(self.data)
+        if past is None:
+            return None
+        users = sample(past.validated, DECIDING * self.plan.users, self.seed)
+        validation = Validation(past, self.run.metric, self.device, self.group, validated=users)
+        log, times, als = past.train, past.times(["train"]), self.solver(past.train)
+        vectors: dict[str, tuple[Tensor, Tensor]] = {}
+        start: Tensor | tuple[Tensor, Tensor] = als.start(self._seed(7))
+        for head in self.als:
+            vectors[head] = als.fit(start, **self.chosen[head], sweeps=EARLIER_SWEEPS[bool(vectors)])
+            start = vectors[head]
+        clock = Clock.of(log, times, self.device).local(self.own)
+        return self._window(log, validation, self._own_voters(log, validation.users, vectors, times), clock)
+
+    def _window(self, log: csr_array, validation: Validation, voters: list[Voter], clock: Clock | None) -> Window:
+        factors, local = [voter.factors for voter in voters if voter.factors is not None], self.local(log)
+        context = Context.of(local, factors, self.device, self.group, clock, self.least_std)
+        return Window(local, validation, voters, context, self.settings.consensus)
+
+    def _earlier_reranker(self, voters: list[Voter]) -> tuple[Reranker, Tensor] | None:
+        """The re-ranker of these voters in the earlier window, and what is held out there; None: there is none.
+
+        Voters from outside have no lists of earlier windows.
+        """
+        earlier = None if "time" not in self.stages or self.settings.foreign else self._earlier()
+        if earlier is None:
+            return None
+        left_out = {each.name for each in earlier.voters} - {each.name for each in voters}
+        reranker = earlier.reranker(earlier.votes(left_out), left_out, bool(self.chosen[TIME]["features"]))
+        return reranker, earlier.held_out(reranker)

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.baselines.als import products
 from concf.baselines.sequences import Sequences
 from concf.baselines.timed import ages
 from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, TIMED_LEAST_STD, Z_SCORE, shrunk, usable
@@ -49,7 +50,7 @@ PAIR_FEATURES = 4  # of user and item: z-score, relative score, two similarities
 ITEM_FEATURES = 3
 N_FEATURES = PAIR_FEATURES + 1 + ITEM_FEATURES
 LONGEST_HISTORY = 512  # most items of a user's history that are used, evenly spaced
-SAMPLED_ITEMS = 4096  # sample of the items for the mean similarity to all items,
+SAMPLED_ITEMS = 2048  # sample of the items for the mean similarity to all items,
 ITEM_BLOCK = 4096  # computed for so many items at a time
 CPU_USERS, GPU_USERS = 64, 1024  # users of a block
 PAIR_BLOCK = 1 << 16  # pairs of the log that are scored at a time
@@ -175,8 +176,8 @@ class HeadFeatures:
         used, valid = self.log.of(users) if histories is None else histories
         user = self.user[users + self.log.offset, None]
         both = torch.cat([F.embedding(used, self.direction), user], 1)  # [b, H + 1, d]
-        products = torch.bmm(directions, both.transpose(1, 2))  # [b, L, H + 1]
-        cosine, score = products[..., :-1], products[..., -1] * self.norm[items]
+        found = products(directions, both)  # [b, L, H + 1]
+        cosine, score = found[..., :-1], found[..., -1] * self.norm[items]
         if self.bias is not None:
             score = score + self.bias[items]
         score = score / self.unit

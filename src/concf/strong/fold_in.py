@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import Pairs, UserSolver
-from concf.baselines.table import timed_voters, voter, voters
+from concf.baselines.table import begins_with_als, timed_voters, voter, voters
 from concf.consensus.voters import (
     LEAST_STD,
     LISTED_FEATURES,
@@ -163,7 +163,7 @@ class StrongFoldIn(FoldIn):
         if name not in self._fitted:
             own = voter(name, self.chosen[name])
             more: dict[str, Any] = {"times": self.times} if name in timed_voters() else {}
-            more |= {"item": self.voters["als-a"].item} if name == "als-sequence" else {}
+            more |= {"item": self.voters["als-a"].item} if begins_with_als(name) else {}
             self._fitted[name] = own.fit(self.log, **more)
         return self._fitted[name]
 

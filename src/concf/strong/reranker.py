@@ -11,8 +11,12 @@ features of its listed items, see `voters.py`, and whether it lists this one), a
 its consistency C (Eq. 11): Eq. 12 with fitted weights; p_i and q_u the standardised logarithms of the item's number of
 users and of the user's number of items (or sums of their weights). The weights maximise the log-likelihood of the
 user's held-out items under a softmax of s over the user's list. A ridge penalty draws them to the plain consensus,
-where w_vT is the voter's weight and all else 0, for logs with few users. The problem is convex and solved by Newton's
-method, so the weights depend on the features and the validation part alone.
+where w_vT is the voter's weight and all else 0, for logs with few users:
+
+    L(w) = sum_u [ log sum_i e^(s_ui) - sum_i t_ui s_ui ] + sum_f p_f (w_f - w0_f)^2,   s_ui = <w, x_ui>
+
+over the items i of each user's list; t_ui is 1 / (held-out items in the list) for a held-out item, else 0. The problem
+is convex and solved by Newton's method, so the weights depend on the features and the validation part alone.
 
 Each fold of the validated users is scored with weights fitted on the others (cross-fitting). No feature has a unit:
 ranks, standardised logarithms and scores divided by their standard deviation mean the same for voters that are fitted
@@ -39,7 +43,6 @@ from concf.evaluation.scorers import Factors
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong.features import N_FEATURES, PAIR_FEATURES, TIME_FEATURES, Clock, HeadFeatures, Histories
-from concf.strong.stacking import TrainingSet, fit_weights
 
 TEMPERATURES = (0.25, 1.0, 4.0)  # t / T
 PLAIN = 1  # index of T among the temperatures
@@ -52,6 +55,8 @@ LEAST_VARIANCE = 1e-6  # so that a constant feature gets no weight
 TOP = 150  # items of a list that are re-ranked; the rest stays as it is
 MOST_LEARNERS = 8192  # most users that weights are fitted on
 FOLDS = 5
+STEPS = 50  # most Newton steps
+SLOW = 0.3  # the Hessian is renewed where a step is longer than this share of the one before
 USERS = 512  # users of a block in a Newton step
 SCORED_USERS = 1024  # users of a block in re-ranking
 
@@ -141,7 +146,7 @@ class Reranker:
 
         for _ in in_blocks(agree, blocks_of_users(len(users), users.device, self.n_items), users.device):
             pass
-        self.cached: tuple[Tensor, Tensor] | None = None  # of `fit`: [n] rows, and the centred features at them
+        self.cached: tuple[Tensor, Tensor] | None = None  # [n] rows, and the centred features at them
 
     def fit(
         self, held_out: Tensor, before: Tensor | None = None, penalty: float | None = None,
@@ -154,6 +159,25 @@ class Reranker:
                   consensus
         penalty:  in place of PENALTY
         earlier:  the re-ranker of an earlier window, and what was held out there: its users are fitted too
+        """
+        training, centre = self.training(held_out, earlier)
+        strength = ((penalty or PENALTY) if before is None else PENALTY_BEFORE) * training.penalty
+        prior = training.prior if before is None else before.to(training.prior)
+        training = training._replace(prior=prior, penalty=strength)
+        everyone, curvature = fit_weights(training, None, prior)
+        folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
+        if not everyone.isfinite().all():
+            raise DataError(
+                "the re-ranker's weights are not finite: the scores of some voter are too large or too small"
+            )
+        return Weights(centre, everyone, torch.stack(folds))
+
+    def training(
+        self, held_out: Tensor, earlier: tuple[Reranker, Tensor] | None = None
+    ) -> tuple[TrainingSet, Tensor]:  # fmt: skip
+        """Training data with the plain consensus as prior and each feature's variance as penalty, and [F] the centre.
+
+        held_out, earlier: as in `fit`. The features are kept for `rerank`
         """
         rows = torch.arange(len(self.users), device=self.users.device)[: max(0, MOST_LEARNERS - self.first)]
         fold = ((rows + self.first) % FOLDS).where(held_out[rows].any(1), FOLDS)
@@ -175,18 +199,22 @@ class Reranker:
         features.sub_(centre)
         if earlier is not None:
             self.cached[1].sub_(centre)
-        prior = self._plain(features.shape[2]) if before is None else before.to(rows.device, torch.float64)
         target = target.to(features)
         target /= target.sum(1, keepdim=True).clamp(min=1)
-        strength = ((penalty or PENALTY) if before is None else PENALTY_BEFORE) * variance.clamp(min=LEAST_VARIANCE)
-        training = TrainingSet(features, empty, target, blocks, prior, strength, self.group)
-        everyone, curvature = fit_weights(training, None, prior)
-        folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
-        if not everyone.isfinite().all():
-            raise DataError(
-                "the re-ranker's weights are not finite: the scores of some voter are too large or too small"
-            )
-        return Weights(centre, everyone, torch.stack(folds))
+        prior, variance = self._plain(features.shape[2]), variance.clamp(min=LEAST_VARIANCE)
+        return TrainingSet(features, empty, target, blocks, prior, variance, self.group), centre
+
+    def keep_features(self, centre: Tensor) -> None:
+        """Compute the features of all users once, for several calls of `rerank` with this centre [F]."""
+        rows = torch.arange(len(self.users), device=self.users.device)
+        self.cached = rows, self.features(rows)[0].sub_(centre)
+
+    @property
+    def of_time(self) -> slice:
+        """The features of time among all."""
+        stable = sum(voter.consistency is not None for voter in self.voters)
+        first = n_features(len(self.voters), len(self.heads), listed=0, stable=stable)
+        return slice(first, first + TIME_FEATURES * (self.clock is not None))
 
     def _moments(self, features: Tensor, empty: Tensor, blocks: Sequence[slice]) -> tuple[Tensor, Tensor]:
         """([F], [F]) mean and variance, float64, of each feature over blocks of users.
@@ -336,3 +364,92 @@ def feature_rows(
         for parts, pair in ((of_heads, PAIR_FEATURES), (of_lists, LISTED_FEATURES - 1))
     )
     return torch.cat([votes, curve, *heads, *of_time, *lists], -1)
+
+
+class TrainingSet(NamedTuple):
+    """Training data of the weights.
+
+    features: [users, L, F], centred; empty: [users, L] padding of shorter lists; target: [users, L] t_ui; blocks: for
+    each fold, slices of its users; prior: [F] w0, float64; penalty: [F] p; group: processes that share the users
+    """
+
+    features: Tensor
+    empty: Tensor
+    target: Tensor
+    blocks: list[list[slice]]
+    prior: Tensor
+    penalty: Tensor
+    group: ProcessGroup
+
+
+def fit_weights(
+    training: TrainingSet, left_out: int | None, begin: Tensor, curvature: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """([F], [folds, F, F]) optimal weights, float64, and the last Hessian. left_out: the fold that is not fitted on.
+
+    begin: initial weights; curvature: Hessian of each fold near them. It changes little near the minimum, so it is kept
+    as long as the steps shrink quickly.
+    """
+
+    folds = [fold for fold in range(len(training.blocks)) if fold != left_out]
+
+    def newton(slope: Tensor, curvature: Tensor) -> Tensor:
+        step: Tensor = torch.linalg.solve(curvature[folds].sum(0) + torch.diag(2 * training.penalty), slope)
+        return step
+
+    blocks = [block for fold in folds for block in training.blocks[fold]]
+    tolerance = torch.finfo(training.features.dtype).eps ** 0.5
+    weights, (cost, slope) = begin, _slope(begin, training, blocks)
+    curvature = _curvature(begin, training) if curvature is None else curvature
+    step = newton(slope, curvature)
+    for _ in range(STEPS):
+        if step.abs().max() < tolerance:
+            break
+        further = _slope(weights - step, training, blocks)
+        if further[0] > cost * (1 + 1e-6):  # overshoot: halve the step
+            step = step / 2
+            continue
+        weights, (cost, slope), last = weights - step, further, step.abs().max()
+        step = newton(slope, curvature)
+        if step.abs().max() > SLOW * last:
+            curvature = _curvature(weights, training)
+            step = newton(slope, curvature)
+    return weights, curvature
+
+
+def _slope(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> tuple[float, Tensor]:
+    """Penalised cost of the weights, and its gradient [F]."""
+    small = weights.to(training.features)
+
+    def of_block(rows: slice) -> tuple[Tensor, Tensor]:
+        features, empty, target = training.features[rows], training.empty[rows], training.target[rows]
+        scores = (features @ small).masked_fill(empty, -torch.inf)
+        cost = (scores.logsumexp(1) - (target * scores.masked_fill(empty, 0)).sum(1)).sum()
+        return cost, (scores.softmax(1) - target).flatten() @ features.flatten(0, 1)
+
+    away = weights - training.prior
+    cost, slope = (training.penalty * away.square()).sum(), 2 * training.penalty * away
+    if not training.group.is_main:  # the penalty is added once
+        cost, slope = torch.zeros_like(cost), torch.zeros_like(slope)
+    for more_cost, more_slope in in_blocks(of_block, blocks, weights.device):
+        cost, slope = cost + more_cost, slope + more_slope
+    training.group.all_reduce([cost, slope])
+    return float(cost), slope
+
+
+def _curvature(weights: Tensor, training: TrainingSet) -> Tensor:
+    """[folds, F, F] Hessian of the cost of each fold, without the penalty."""
+    small = weights.to(training.features)
+
+    def of_block(rows: slice) -> Tensor:
+        features = training.features[rows]
+        share = (features @ small).masked_fill(training.empty[rows], -torch.inf).softmax(1)
+        mean = torch.bmm(share[:, None], features)[:, 0]
+        return features.mul(share[:, :, None]).flatten(0, 1).T @ features.flatten(0, 1) - mean.T @ mean
+
+    folds = [fold for fold, blocks in enumerate(training.blocks) for _ in blocks]
+    curvature = weights.new_zeros(len(training.blocks), len(weights), len(weights))
+    for fold, more in zip(folds, in_blocks(of_block, list(chain(*training.blocks)), weights.device), strict=True):
+        curvature[fold] += more
+    training.group.all_reduce([curvature])
+    return curvature

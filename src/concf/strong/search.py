@@ -1,7 +1,7 @@
 """Hyper-parameter search for the voters, on the validation part of a log.
 
-Hill climbing on a grid: from the middle to the best neighbour, until none is better. Every point is measured once, on
-the same users; ties go to the first.
+Hill climbing on a grid: from a first point to the best neighbour, until none is better. Every point is measured once,
+on the same users; ties go to the first.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from concf.strong.settings import VALIDATED, StrongSettings
 from concf.strong.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
-MIDDLE = 3, 4  # first point: unobserved 0.01, penalty 0.01
+STRENGTH = (0.25, 0.4, 0.7, 1.2, 2.0, 3.5, 6.0)  # of the penalty, see `als_settings`
+FIRST = 3, 4  # first point: unobserved 0.01, strength 2
+GROWTH = 0.45  # exponent by which the best penalty grows with the unobserved weight
 ALPHA, BETA = voters()["rp3beta"].grid.values()
 TEMPERATURE = (0.07, 0.12, 0.2)
 WALKERS = 256  # users of a block
@@ -42,16 +43,16 @@ FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # sweeps of ALS that all points share, and tho
 class Plan(NamedTuple):
     """Amounts of work of a budget.
 
-    rounds:  rounds of the searches with few dimensions, and with all
+    rounds:  rounds of the searches
     users:   most validated users that settings are compared on
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
-    student: sweeps of ALS, and epochs of the consensus loss
+    student: sweeps of ALS, one less for the final student, and epochs of the consensus loss
     depth:   length of the consensus lists in the student's least squares, and in its consensus loss
     cells:   most users x items for which the final consensus is computed
     """
 
-    rounds: tuple[int, int]
+    rounds: int
     users: int
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
@@ -61,9 +62,9 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "fast": Plan((2, 1), 1024, (2, 2), (0, 0), (1, 2), (64, 100), 1 << 35),
-    "default": Plan((3, 3), 2048, (2, 2), (3, 2), (2, 2), (64, 100), 1 << 37),
-    "thorough": Plan((6, 6), 2048, (6, 4), (12, 6), (4, 12), (100, 150), 1 << 39),
+    "fast": Plan(2, 1024, (2, 1), (0, 0), (1, 2), (64, 100), 1 << 35),
+    "default": Plan(3, 2048, (2, 1), (0, 0), (2, 2), (64, 100), 1 << 37),
+    "thorough": Plan(6, 2048, (6, 4), (12, 6), (4, 12), (100, 150), 1 << 39),
 }
 
 
@@ -89,34 +90,25 @@ class Point(NamedTuple):
 
 
 def climb(
-    sizes: tuple[int, ...], start: tuple[int, ...], measure: Callable[[tuple[int, ...]], Point], rounds: int,
-    beam: int = 1,
+    sizes: tuple[int, ...], start: tuple[int, ...], measure: Callable[[tuple[int, ...]], Point], rounds: int
 ) -> list[Point]:  # fmt: skip
-    """Climb a grid; returns all measured points, the best first. sizes: of the grid; beam: points expanded in a round.
+    """Climb a grid of these sizes; returns all measured points, the best first.
 
-    Each round measures the neighbours of the best points along every axis, and with two axes the diagonal where one
-    goes up and the other down: two regularisers can replace each other. Only the first TRIED points keep their state.
+    Each round measures the neighbours of the best point along every axis, and with two axes the diagonal where one
+    goes up and the other down: two regularisers can replace each other.
     """
     steps = [
         tuple(sign * (axis == here) for here in range(len(sizes))) for axis in range(len(sizes)) for sign in (-1, 1)
     ]
     if len(sizes) == 2:
         steps += [(-1, 1), (1, -1)]
-    seen: dict[tuple[int, ...], Point] = {}
-
-    def visit(index: tuple[int, ...]) -> None:
-        seen[index] = measure(index)
-        for point in _best_first(seen)[TRIED:]:
-            seen[point.at] = point._replace(state=None)
-
-    visit(start)
+    seen = {start: measure(start)}
     for _ in range(rounds):
-        best = [point.at for point in _best_first(seen)[:beam]]
-        neighbours = [tuple(map(sum, zip(index, step, strict=True))) for index in best for step in steps]
-        for index in neighbours:
+        best = _best_first(seen)[0].at
+        for index in [tuple(map(sum, zip(best, step, strict=True))) for step in steps]:
             if index not in seen and all(0 <= at < size for at, size in zip(index, sizes, strict=True)):
-                visit(index)
-        if [point.at for point in _best_first(seen)[:beam]] == best:
+                seen[index] = measure(index)
+        if _best_first(seen)[0].at == best:
             break
     return _best_first(seen)
 
@@ -125,22 +117,27 @@ def _best_first(seen: Mapping[tuple[int, ...], Point]) -> list[Point]:
     return sorted(seen.values(), key=lambda point: -point.value)
 
 
-def search_als(
-    als: ALS, seen: csr_array, validation: Validation, start: Tensor, first: tuple[int, int], rounds: int
-) -> list[Point]:  # fmt: skip
-    """Search the unobserved weight and penalty of ALS by validation, after the same number of sweeps at every point.
+def search_als(als: ALS, seen: csr_array, validation: Validation, start: Tensor, rounds: int) -> list[Point]:
+    """Search the penalty of ALS and then its unobserved weight, after the same number of sweeps at every point.
 
-    seen: [local users, items] pairs that are not listed; first: the point to start from
+    seen: [local users, items] pairs that are not listed
     start: [items, d] initial vectors; all points share the first sweeps, with the settings of the first point
-    state of a point: its item vectors
+    state of a point: its item vectors; only the first TRIED points keep them
     """
-    _, shared = als.fit(start, UNOBSERVED[first[0]], PENALTY[first[1]], FIRST_SWEEPS)
+    shared = als.fit(start, **als_settings(als, FIRST), sweeps=FIRST_SWEEPS)
+    points: dict[tuple[int, ...], Point] = {}
 
-    def measure(index: tuple[int, ...]) -> Point:
-        user, item = als.fit(shared, UNOBSERVED[index[0]], PENALTY[index[1]], MORE_SWEEPS)
-        return Point(index, measured(Factors(user, item), seen, validation) if vivid(item) else 0.0, item)
+    def value(at: tuple[int, int]) -> float:
+        if at not in points:
+            user, item = als.fit(shared, **als_settings(als, at), sweeps=MORE_SWEEPS)
+            points[at] = Point(at, measured(Factors(user, item), seen, validation) if vivid(item) else 0.0, item)
+            for worse in _best_first(points)[TRIED:]:
+                points[worse.at] = worse._replace(state=None)
+        return points[at].value
 
-    return climb((len(UNOBSERVED), len(PENALTY)), first, measure, rounds, beam=2)
+    (strength,) = climb((len(STRENGTH),), FIRST[1:], lambda at: Point(at, value((FIRST[0], at[0]))), rounds)[0].at
+    climb((len(UNOBSERVED),), FIRST[:1], lambda at: Point(at, value((at[0], strength))), rounds)
+    return _best_first(points)
 
 
 def vivid(item: Tensor) -> bool:
@@ -148,33 +145,41 @@ def vivid(item: Tensor) -> bool:
     return bool(item.abs().max() > LEAST_VALUE)
 
 
-def als_settings(point: Point) -> dict[str, float]:
-    """Return the settings at a point of `search_als`."""
-    return {"unobserved": UNOBSERVED[point.at[0]], "penalty": PENALTY[point.at[1]]}
+def als_settings(als: ALS, at: tuple[int, ...]) -> dict[str, float]:
+    """Return the settings at a point of `search_als`: the unobserved weight a, and the penalty
+
+        b = s (a / 0.01)^GROWTH sqrt(users x items) / (sum of weights + a x users x items)
+
+    The best strength s hardly depends on a, nor on the size of the log: 1 to 4 on eight logs. Rounded,
+    for a sum may differ in its last digits with the number of processes.
+    """
+    unobserved, cells = UNOBSERVED[at[0]], als.n_users * als.shape[1]
+    weights = als.pairs.weight.sum(dtype=torch.float64)
+    als.group.all_reduce([weights])
+    penalty = STRENGTH[at[1]] * (unobserved / 0.01) ** GROWTH * cells**0.5 / (float(weights) + unobserved * cells)
+    return {"unobserved": unobserved, "penalty": float(f"{penalty:.3g}")}
 
 
 def stable_points(
-    als: ALS, points: Sequence[Point], seen: csr_array, validation: Validation, sweeps: int, wanted: int = 2
-) -> list[tuple[Point, tuple[Tensor, Tensor]]]:
-    """Return the best points of `search_als` that stay good after more sweeps, with their vectors then.
+    als: ALS, points: Sequence[Point], seen: csr_array, validation: Validation, sweeps: int, wanted: int
+) -> list[tuple[float, Point, tuple[Tensor, Tensor]]]:
+    """Return points of `search_als` that stay good after more sweeps, with their validation and vectors then.
+
+    First the best, then those with another unobserved weight: two heads that differ more rank better together.
 
     With too strong a penalty, dimensions vanish one after the other: a model that is good after a few sweeps is useless
     after a few more. If too few points are stable, the best of the others fill up.
     """
-    stable: list[tuple[Point, tuple[Tensor, Tensor]]] = []
-    fallen: list[tuple[float, Point, tuple[Tensor, Tensor]]] = []
-    for point in points[:TRIED]:
+    stable, fallen = (list[tuple[float, Point, tuple[Tensor, Tensor]]]() for _ in range(2))
+    for point in sorted(points[:TRIED], key=lambda point: point is not points[0] and point.at[0] == points[0].at[0]):
         assert point.state is not None
-        vectors = als.fit(point.state, **als_settings(point), sweeps=sweeps)
+        vectors = als.fit(point.state, **als_settings(als, point.at), sweeps=sweeps)
         value = measured(Factors(*vectors), seen, validation) if vivid(vectors[1]) else 0.0
-        if value >= STABLE * point.value:
-            stable.append((point, vectors))
-        else:
-            fallen.append((value, point, vectors))
+        (stable if value >= STABLE * point.value else fallen).append((value, point, vectors))
         if len(stable) == wanted:
             break
     fallen.sort(key=lambda entry: -entry[0])
-    return (stable + [entry[1:] for entry in fallen])[:wanted]
+    return (stable + fallen)[:wanted]
 
 
 def measured(factors: Factors, seen: csr_array, validation: Validation) -> float:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from concf.baselines.als import ALS, Pairs
+from concf.baselines.als import ALS, Pairs, sums
 from concf.consensus.listwise import listwise
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
@@ -44,16 +44,17 @@ def listed_pairs(users: Tensor, lists: Tensor, weight: float = LISTED_WEIGHT) ->
 
 
 def solve_student(
-    observed: Pairs, users: Tensor, lists: Tensor, shape: tuple[int, int], item: Tensor, sweeps: int,
+    observed: Pairs, users: Tensor, lists: Tensor, start: tuple[Tensor, Tensor], sweeps: int,
     settings: Mapping[str, float] = USUAL, group: ProcessGroup = ALONE,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Fit the student's ([users, d], [items, d]) by ALS. lists: [n, L] of users [n]; item: [items, d] initial vectors.
+    """Fit the student's ([users, d], [items, d]) by ALS. lists: [n, L] of users [n]; start: initial vectors.
 
     Each process has the pairs and lists of its local users (see `ALS`).
     """
-    als = ALS(observed.and_more(listed_pairs(users, lists, settings["listed"])), shape, item.shape[1], group)
-    user, item = als.fit(item, settings["unobserved"], settings["penalty"], sweeps)
-    return als.fit_users(user, item, settings["unobserved"], settings["penalty"])
+    shape, factors = (len(start[0]), len(start[1])), start[1].shape[1]
+    als = ALS(observed.and_more(listed_pairs(users, lists, settings["listed"])), shape, factors, group)
+    solved_by = {name: settings[name] for name in SOLVED_BY}
+    return als.fit_users(als.fit(start, **solved_by, sweeps=sweeps), **solved_by)
 
 
 def by_groups(lists: Tensor, group: Tensor, groups: int) -> list[Tensor]:
@@ -142,10 +143,10 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int |
 
     def at_scores(block: slice) -> None:
         vectors[block] = F.embedding(lists[block].clamp(min=0), item)
-        scores[block] = torch.bmm(vectors[block], rows[block, :, None])[..., 0].mul_(SCALE)
+        scores[block] = sums("bld,bd->bl", vectors[block], rows[block]).mul_(SCALE)
 
     def at_users(block: slice) -> None:
-        d_rows[block] = torch.bmm(slope[block, None], vectors[block])[:, 0]
+        d_rows[block] = sums("bl,bld->bd", slope[block], vectors[block])
 
     each_block(at_scores, len(users), item.device)
     scores = scores.masked_fill_(~valid, -torch.inf).requires_grad_()

@@ -141,7 +141,7 @@ def large_tables(
     batch = consensus_users // max(1, min(BATCHES, consensus_users // USERS))
     in_turn = {
         "features of the re-ranker":
-            learners * n_features(voters, heads - 1, len(fixed), timed=True) * FLOAT // group.size,
+            (1 + by_time) * learners * n_features(voters, heads - 1, len(fixed), timed=True) * FLOAT // group.size,
         "weights of EASE^R": min(shape) ** 2 * EASE if "ease" in fixed else 0,
         "tables of SLIST": items**2 * SLIST if "slist" in fixed else 0,
         "lists and scores of the voters":

@@ -137,7 +137,7 @@ class Update(Recipe):
         assert self.weights is not None
         self.near = None if len(everyone) >= ENOUGH else self.weights.everyone
         super()._rerank()
-        self._validate(STUDENT)
+        self._validate_student()
         del self._cache["lists"]
         self.data, self.validation = whole, validation
         return {"validation": dict(self.metrics), "validated_users": len(everyone), "carried_validation": False}
