@@ -1,18 +1,18 @@
 """Decide how a log's times are used, on a window that did not fit the parts that use them.
 
-Voters that know times, and features of time, are two groups. The ensemble is fitted before the last window of the
-training part, and its re-ranker on that window, with and without each group. With these weights the ensemble of the
-training part is re-ranked, and measured on the validation part. A group is taken if its mean gain per user exceeds its
-standard error; of two such groups the better alone, if both together are worse by more than half a standard error. So
-weights that are fitted in one window and do harm in the next are not taken. The penalty of the weights is chosen in the
-same window.
+Voters that know times, and features of time, are two groups. The ensemble is fitted twice: to the training part, with
+the validation part as its window, and before the last window of the training part. The re-ranker is fitted in each of
+the two windows, with and without each group, and measured in the other. A group is taken if its mean gain per user
+exceeds its standard error; of two such groups the better alone, if both together are worse by more than two standard
+errors. So weights that are fitted in one window and do harm in another are not taken. The penalty of the weights is
+chosen in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +38,9 @@ EARLIER_SWEEPS = 5, 2  # of ALS before the last window of the training part: fro
 DECIDING = 2  # users of a window in a decision, relative to those of a search
 PENALTIES = (30.0, 10.0, 100.0)  # of the re-ranker; groups are compared with the first
 NONE, BOTH = (False, False), (True, True)
+TOLERATED = 2.0  # standard errors that both groups may be below one: the final weights have twice the users
 ENDLESS = 1e12  # penalty of a weight that stays 0
-GROUPS = {"voters": (True, False), "features": (False, True), "both": BOTH}
+GROUPS = {"features": (False, True), "voters": (True, False), "both": BOTH}  # by sets of voters
 
 
 class Window(NamedTuple):
@@ -93,30 +94,33 @@ class Decision(NamedTuple):
 
 
 def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
-    """Decide by the next window. before, after: ensembles of two windows, with voters that know times (`timed`).
+    """Decide by two windows, each measured with weights of the other. timed: voters that know times
 
     gains: of each group over none, and of the penalty over the first: mean gain of a user, and its standard error
     All features are computed once for each set of voters; those of time are left out by an endless penalty.
     """
+    windows = before, after
 
-    @cache
-    def ensemble(voters: bool) -> tuple[TrainingSet, Tensor, Reranker]:
-        """Training data of the earlier window, their centre, and the re-ranker of the later one."""
+    @lru_cache(1)  # of the two sets the features are large
+    def ensembles(voters: bool) -> list[tuple[TrainingSet, Tensor, Reranker]]:
+        """For each window, training data of its re-ranker, their centre, and the re-ranker."""
         left_out = () if voters else timed
         weights = before.votes(left_out)
-        fitted, ranked = before.reranker(weights, left_out), after.reranker(weights, left_out)
-        training, centre = fitted.training(before.held_out(fitted))
-        ranked.keep_features(centre)
-        return training, centre, ranked
+        rerankers = [window.reranker(weights, left_out) for window in windows]
+        pairs = zip(rerankers, windows, strict=True)
+        return [(*reranker.training(window.held_out(reranker)), reranker) for reranker, window in pairs]
 
     def metric(voters: bool, features: bool, penalty: float = PENALTIES[0]) -> NDArray[np.float64]:
-        """[validated] metric of each user of the later window, with weights of the earlier one."""
-        training, centre, ranked = ensemble(voters)
-        strength = penalty * training.penalty
-        if not features:
-            strength[ranked.of_time] = ENDLESS
-        weights = fit_weights(training._replace(penalty=strength), None, training.prior)[0]
-        return after.validation.per_user(ranked.rerank(Weights(centre, weights, weights[None]))[0])
+        """[users of both windows] metric of each."""
+        both, fits = ensembles(voters), list[Weights]()
+        for training, centre, reranker in both:
+            strength = penalty * training.penalty
+            if not features:
+                strength[reranker.of_time] = ENDLESS
+            weights = fit_weights(training._replace(penalty=strength), None, training.prior)[0]
+            fits.append(Weights(centre, weights, weights[None]))
+        lists = [reranker.rerank(fit)[0] for (_, _, reranker), fit in zip(both, reversed(fits), strict=True)]
+        return np.concatenate([each.validation.per_user(its) for each, its in zip(windows, lists, strict=True)])
 
     none = metric(*NONE)
     metrics = {name: metric(*parts) for name, parts in GROUPS.items()}
@@ -140,7 +144,7 @@ def chosen(metrics: Mapping[str, NDArray[np.float64]], none: NDArray[np.float64]
     if not helpful:
         return "none"
     more, error = gain(metrics["both"], metrics[helpful[-1]])
-    return "both" if len(helpful) == 2 and more >= -error / 2 else helpful[-1]
+    return "both" if len(helpful) == 2 and more >= -TOLERATED * error else helpful[-1]
 
 
 def gain(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> list[float]:

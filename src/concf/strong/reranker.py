@@ -204,11 +204,6 @@ class Reranker:
         prior, variance = self._plain(features.shape[2]), variance.clamp(min=LEAST_VARIANCE)
         return TrainingSet(features, empty, target, blocks, prior, variance, self.group), centre
 
-    def keep_features(self, centre: Tensor) -> None:
-        """Compute the features of all users once, for several calls of `rerank` with this centre [F]."""
-        rows = torch.arange(len(self.users), device=self.users.device)
-        self.cached = rows, self.features(rows)[0].sub_(centre)
-
     @property
     def of_time(self) -> slice:
         """The features of time among all."""
