@@ -144,8 +144,10 @@ def choose_settings(
     strange = sorted({name for each in layers for name in each} - type(base).model_fields.keys())
     if strange and set(strange) <= other.model_fields.keys():
         settings = ", ".join(OPTIONS.get(name, name) for name in strange)
-        advice = f"Choose a preset of that model ({', '.join(other.presets)}), or leave it out"
-        raise ConfigError(f"{settings}: of the model {other.kind}, and this is {base.kind}. {advice}")
+        raise ConfigError(
+            f"{settings}: of the model {other.kind}, and this is {base.kind}. Choose a preset of that model "
+            f"({', '.join(other.presets)}), or leave it out"
+        )
     if single is not None:
         layers.append({"objectives": (single,)})
     return base.changed(*layers)

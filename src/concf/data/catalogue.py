@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import urllib.request
 import zlib
 from dataclasses import dataclass
@@ -65,14 +64,9 @@ class Entry:
 
 
 def data_home() -> Path:
-    """Return the folder of all data sets: CONCF_DATA_HOME, else the platform's folder for caches."""
-    if os.environ.get(HOME_VARIABLE):
-        return Path(os.environ[HOME_VARIABLE]).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "concf"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "concf" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concf"
+    """Return the folder of all data sets: CONCF_DATA_HOME, else below XDG_CACHE_HOME or ~/.cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get(HOME_VARIABLE) or Path(cache, "concf")).expanduser()
 
 
 def entry(name: str) -> Entry:

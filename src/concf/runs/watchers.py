@@ -12,15 +12,7 @@ from concf.runs.run import Run
 from concf.runtime.progress import shows
 from concf.runtime.text_tables import short
 
-METRICS = ("loss", "consensus_loss", "gradient", "weight", "validation")
 Watch = Callable[[dict[str, Any]], None]  # called with every record of a run; `begin`, if it has one, with the run
-
-
-def metrics_of(record: dict[str, Any]) -> dict[str, float]:
-    """`loss/bpr`, `validation/consensus`, `seconds/epoch` and so on: for TensorBoard, MLflow and others."""
-    metrics = {f"{kind}/{name}": value for kind in METRICS for name, value in record.get(kind, {}).items()}
-    metrics["seconds/stage" if "stage" in record else "seconds/epoch"] = record["seconds"]
-    return metrics | ({"seconds/ranking": record["ranking_seconds"]} if "ranking_seconds" in record else {})
 
 
 def note_of(record: dict[str, Any], metric: str) -> str:
