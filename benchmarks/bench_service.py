@@ -5,7 +5,7 @@ python benchmarks/bench_service.py [--users 20000] [--items 30000] [--run FOLDER
 In one run, on loopback: the service and its workers, a bare Starlette route that sends constant bytes of the same size,
 a FastAPI route that sends a constant value, and callers on 16 kept connections in a process of their own.
 They are asked in turns; the ratios are medians over the rounds.
-The service checks hosts and origins, gives request ids and counts; a second one also writes an access log (`logged`).
+The service checks hosts and origins, and counts; a second one also writes an access log (`logged`).
 Then many requests, with the service's memory before and after; single requests alone and beside callers of batches;
 right requests, every answer compared with the library's, while the run is reloaded again and again, beside a caller who
 sends garbage, huge and endless bodies, and leaves connections half open.
@@ -44,7 +44,8 @@ FIGURES = ("cpu_us", "per_second", "p50_ms", "p99_ms")
 def process(*words: object) -> Iterator[tuple[int, int]]:
     """(process, port) of a program that says on its first line where it listens."""
     quiet = os.environ | {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1000"}
-    running = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, text=True, env=quiet)
+    command, log = [sys.executable, *map(str, words)], subprocess.DEVNULL if "--access-log" in words else None
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=quiet)
     try:
         assert running.stdout is not None
         match = re.search(r":(\d+)$", running.stdout.readline())
@@ -186,14 +187,14 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rows = zip(one["item_id"], one["rank"], one["score"], strict=True)
     items = [{"item": item, "rank": rank, "score": score, "title": None} for item, rank, score in rows]
     body.write_bytes(to_json({"user": users[0], "by": "consensus", "note": None, "items": items}))
-    few, log = users[:200], folder.parent / "access.jsonl"
+    few = users[:200]
     by = {"consensus": "consensus", "head": HEAD}
     right = {name: [model.recommend(user, 10, by=by[name])[0].tolist() for user in few] for name in QUESTIONS}
     line: dict[str, Any] = {"users": len(ids), "items": len(model.item_ids), "k": 10, "bytes": body.stat().st_size}
     line["asked"] = len(users)
     with (
         process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0) as (pid, port),
-        process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0, "--access-log", log) as logged,
+        process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0, "--access-log") as logged,
         process(__file__, "--floor", body) as rival,
         process(__file__, "--floor", body, "--fastapi") as fastapi,
     ):

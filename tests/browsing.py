@@ -25,7 +25,7 @@ from skipping import absent
 
 from concf.service.app import create_app
 from concf.service.front import Access
-from concf.service.service import Service
+from concf.service.pool import Service
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -92,7 +92,7 @@ class Page:
     def open(self, address: str = "") -> None:
         self.driver.get("about:blank")
         self.driver.get(f"{self.service}/{address}")
-        if address == "docs":
+        if address == "docs.html":
             self.until("document.querySelectorAll('details').length")
         else:
             self.settle()

@@ -111,9 +111,9 @@ class Page:
         elif (name, *words[:2]) != ("python", "-m", "reproduction"):  # hours; test_reproduce.py measures small cells
             pytest.fail(f"{where}\nis not run here; see {Path(__file__).name}")
 
-    def serve(self, make: Callable[..., Any], host: str, port: int, access: Any, *_: Any) -> None:
+    def serve(self, service: Any, host: str, port: int, access: Any, *_: Any) -> None:
         """In place of a server: what it would answer with."""
-        service = make(make=LocalPool)
+        service.make = LocalPool
         asyncio.run(service.reload())
         self.app = create_app(service, access)
 
@@ -158,7 +158,6 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     items.with_columns(title=pl.format("Item {}", number), category=number % 7, price=number % 40).write_csv(
         "items.csv"
     )
-    Path("admin.txt").write_text("an-admin-token\n")
     Path("users.csv").write_text("user_id\n3\n8\n777\n")
     Path("sold-out.txt").write_text("5\n6\n")
     for name, chosen in PRESETS.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import json
 import shutil
 from functools import cache
 from http import HTTPStatus
@@ -22,27 +21,22 @@ from small_run import SMALL
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.errors import ConcfError
 from concf.evaluation.ranking import rank
 from concf.models import choose_settings
 from concf.reference.run import ReferenceRun
 from concf.runs.checkpoint import RunFolder
 from concf.service.app import create_app
+from concf.service.explorer.view import Explorer
 from concf.service.front import Access
-from concf.service.limits import Limits
 from concf.service.loading import Loader, Served
-from concf.service.pool import Pool
+from concf.service.pool import Limits, Pool, Service
 from concf.service.problems import Problem
-from concf.service.routes import Home, Size
-from concf.service.service import Service
-from concf.service.stored import Stored
-from concf.service.worker import IDS, STORED, answer, facts
+from concf.service.worker import answer, facts
 
 ODD = (
     "a/b", "/", "a b", "100%", "%2F", "ü", "名前", "🎻", "?k=1", "a&b=c", "#1", "+1", '"', "\\", "'", "<b>",
-    "a:b;c,d", "5", "-", "a\nb", "\n",
+    "a:b;c,d", "5", "-",
 )  # fmt: skip
-ADMIN = "admin-s3cret"  # the token of reloads
 SHOWN = 12  # places of the consensus in a small run
 
 
@@ -82,58 +76,52 @@ class LocalPool(Pool):
 
     async def start(self) -> None:
         try:
-            self.home = Home(self.load(), self.loader)
-        except (ConcfError, OSError) as error:
+            self.run = Explorer(self.load())
+        except Exception as error:
             raise Problem(409, "refused_run", str(error)) from error
-        self.facts = facts(self.home)
-        self.size = Size(*(self.facts[name] for name in Size._fields))
-        self.stored = Stored(self.facts, (await self.ask(json.dumps({"route": IDS}).encode(), 0))[1])
-        users = len(self.stored.user_ids) if self.stored.length else 0
-        for begin in range(0, users, 16):
-            end = min(begin + 16, users)
-            job = json.dumps({"route": STORED, "begin": begin, "end": end}).encode()
-            self.stored.fill(begin, end, (await self.ask(job, 0))[1])
+        self.facts = facts(self.run)
+        self.size = self.facts["size"]
+        await self.store()
+
+    async def store(self) -> None:
+        """Fetch the stored lists anew, as `keep_lists` does in time."""
+        rules, self.loader = self.loader.rules, self.loader.model_copy(update={"rules": None})
+        self.lists.clear()
+        await self.keep_lists()
+        self.loader = self.loader.model_copy(update={"rules": rules})
 
     async def ask(self, job: bytes, cost: float) -> tuple[int, bytes]:
-        reply = answer(self.home, job)
-        return int(reply[:3]), reply[3:]
+        return answer(self.run, job)
 
 
 class LocalService(Service):
     """A service without other processes."""
 
-    def __init__(
-        self, loader: Loader, folder: Path, limits: Limits | None = None, root: Path | None = None,
-        make: Any = LocalPool,
-    ) -> None:  # fmt: skip
-        super().__init__(loader, folder, limits, root, make=make)
+    def __init__(self, loader: Loader, folder: Path, limits: Limits | None = None, make: Any = LocalPool) -> None:
+        super().__init__(loader, folder, limits, make=make)
 
     @property
     def model(self) -> Served:
-        home: Home = self.pool.home  # type: ignore[attr-defined]
-        return home.served
+        run: Explorer = self.pool.run  # type: ignore[attr-defined]
+        return run.served
 
-    def load(self, folder: Path | None = None) -> Self:
-        asyncio.run(self.reload(folder))
+    def load(self) -> Self:
+        asyncio.run(self.reload())
         return self
 
 
 def loaded(folder: Path, limits: Limits | None = None, loader: Loader | None = None) -> LocalService:
     """A service that is ready."""
-    return LocalService(loader or Loader(), folder, limits, root=Path("/")).load()
+    return LocalService(loader or Loader(), folder, limits).load()
 
 
 class Client:
     """Asks an application in this process, without a socket, within `with`."""
 
     def __init__(self, service: LocalService, token: str | None = None, **access: Any) -> None:
-        self.service = service
-        self.use(create_app(service, Access(token, ADMIN, **access)))
-
-    def use(self, app: Any) -> None:
-        """Ask another application from now on."""
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self.app, self._http = app, httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        self.service, self.app = service, create_app(service, Access(token, **access))
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     def __enter__(self) -> Self:
         self._runner = asyncio.Runner()
@@ -151,18 +139,6 @@ class Client:
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return self("POST", path, json=body, **options)
-
-    def reload(self, body: Any) -> httpx.Response:
-        """With the admin's token."""
-        return self.post("/reload", body, headers={"authorization": f"Bearer {ADMIN}"})
-
-    def together(self, paths: list[str]) -> list[httpx.Response]:
-        """All at the same moment."""
-
-        async def ask() -> list[httpx.Response]:
-            return list(await asyncio.gather(*(self._http.get(path) for path in paths)))
-
-        return self._runner.run(ask())
 
 
 def segment(identity: Any) -> str:

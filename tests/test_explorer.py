@@ -17,7 +17,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 from scipy.sparse import csr_array
 from small_run import SMALL
 from small_service import Client, LocalPool, LocalService, problem, segment
@@ -29,9 +28,7 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.models import choose_settings, train
 from concf.runs.run import Run
-from concf.service.explorer.schemas import Facts, SearchResult, View
 from concf.service.explorer.search import Search
-from concf.service.limits import Limits
 from concf.service.loading import Loader, Served
 
 NON_VOTING = "cml"
@@ -55,16 +52,14 @@ class InMemory(LocalPool):
 class Api(Client):
     """A service over a run in memory."""
 
-    def __init__(self, run: Run, titles: dict[Any, str] | None = None, **limits: int) -> None:
+    def __init__(self, run: Run, titles: dict[Any, str] | None = None) -> None:
         self.model = Recommender(run, "arrays")
         served = Served(self.model, Path("run"), titles or {})
-        service = LocalService(Loader(), Path("run"), Limits(**limits), make=partial(InMemory, served))
+        service = LocalService(Loader(), Path("run"), make=partial(InMemory, served))
         super().__init__(service.load())
 
     def view(self, path: str, **body: Any) -> dict[str, Any]:
-        answer = (self.post(path, body) if body else self.get(path)).json()
-        assert TypeAdapter(View).validate_python(answer) == answer  # the form that is documented, and no more
-        return dict(answer)
+        return dict((self.post(path, body) if body else self.get(path)).json())
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +68,7 @@ def numbered() -> Iterator[Api]:
     log = LOG.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3, timestamp="timestamp")
     run = trained(log, f'consensus.non_voting=["{NON_VOTING}"]')
     titles = {500: HOSTILE, 497: "Café Número Uno", 494: "A second cafe"}
-    with Api(run, titles, k=30, history=5) as api:
+    with Api(run, titles) as api:
         yield api
 
 
@@ -228,12 +223,9 @@ def folded_orders(api: Api, history: list[Any]) -> dict[str, list[Any]]:
 
 
 def test_a_wrong_question_is_refused(numbered: Api) -> None:
-    assert {problem(numbered.get(path)) for path in ("/explore/x", "/similar-users/x")} == {(404, "unknown_user")}
-    assert {problem(numbered.get(path)) for path in ("/explore/-100?k=31", "/users?limit=0")} == {(422, "bad_request")}
-    assert problem(numbered.get("/explore/-100?compared=true")) == (404, "not_found")
-    assert problem(numbered.post("/explore", {"history": [500] * 6})) == (413, "too_large")
-    strict = numbered.post("/explore", {"history": [500, "500"], "unknown_items": "error"})
-    assert (problem(strict), strict.json()["where"]) == ((404, "unknown_item"), "body.history.1")
+    assert problem(numbered.get("/explore/x")) == (404, "unknown_user")
+    assert {problem(numbered.get(path)) for path in ("/explore/-100?k=201", "/users?limit=0")} == {(422, "bad_request")}
+    assert problem(numbered.post("/explore", {"history": [500] * 10_001})) == (422, "bad_request")
 
 
 def test_one_head_has_no_consensus() -> None:
@@ -245,7 +237,7 @@ def test_one_head_has_no_consensus() -> None:
             assert [each["by"] for each in view["lists"]] == ["bpr"]
         assert pairs(view["lists"][0]) == recommended(alone, 3, 4)
         facts = alone.get("/run").json()
-        assert (facts["has_consensus"], facts["voters"], facts["default"]) == (False, [], "bpr")
+        assert (facts["has_consensus"], facts["voters"]) == (False, [])
 
 
 def test_a_history_is_told_the_newest_first_with_titles(numbered: Api) -> None:
@@ -263,20 +255,17 @@ def test_a_history_is_told_the_newest_first_with_titles(numbered: Api) -> None:
 def test_facts(numbered: Api) -> None:
     answer = numbered.get("/run").json()
     run, data = numbered.model.run, numbered.model.run.data.interactions
-    assert TypeAdapter(Facts).validate_python(answer) == answer
     assert (answer["users"], answer["items"], answer["interactions"]) == (data.n_users, data.n_items, len(data))
     assert answer["heads"] == run.heads
     assert answer["voters"] == [name for name in answer["heads"] if name != NON_VOTING]
     assert answer["validation"] == {name: run.best[name].validation for name in run.rows()}
     assert (answer["reranked"], answer["cross_fitted"], answer["learned"]) == ([], [], ["training"])
-    assert (answer["limits"], answer["compared"]) == ({"k": 30, "history": 5}, None)
-    assert (answer["user_ids"], answer["titles"], answer["has_consensus"]) == ("integers", True, True)
-    assert (answer["consistency_temperature"], answer["temperature"], answer["top_k"]) == (100.0, 10.0, 8)
+    assert (answer["item_ids"], answer["has_consensus"]) == ("integers", True)
+    assert (answer["consistency_temperature"], answer["top_k"]) == (100.0, 8)
 
 
 def test_searches(numbered: Api, named: Api) -> None:
     found = numbered.get("/items?q=CAFE").json()
-    assert TypeAdapter(list[SearchResult]).validate_python(found) == found
     assert {each["id"] for each in found} == {497, 494}
     used = [each["uses"] for each in numbered.get("/items").json()]
     assert used == sorted(used, reverse=True)
@@ -321,7 +310,7 @@ def test_the_page_loads_only_its_own_files_and_reads_no_data_as_markup() -> None
     for name, text in texts.items():
         loads = re.findall(r"""(?:src|href)="([^"#]+)"|from "\./([^"]+)"|\burl\(([^)]+)\)""", text)
         for path in (first or second or third for first, second, third in loads):
-            assert path in ("docs", "./", "openapi.json") or path.removeprefix("explorer/") in texts, (name, path)
+            assert path in ("./", "openapi.json") or path in texts, (name, path)
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|DOMParser", text), name
         if name.endswith(".html"):  # the policy of the service forbids what is written into the page

@@ -17,10 +17,9 @@ from small_service import loaded
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.inference.titles import Catalogue
 from concf.models import choose_settings, train
 from concf.service.loading import Loader
-from concf.service.service import Service
+from concf.service.pool import Service
 
 TOKEN = "a-token-of-this-test"
 HOSTILE = '<img src="x" onerror="window.harmed = true"><script>window.harmed = true</script> & "more"'
@@ -43,7 +42,7 @@ def reference(home: Path) -> Service:
     titles = [HOSTILE if item % 2 else f"Item number {item}" for item in items]
     titles[3:6] = ["כותר (1) מימין", "z" + "\u0301\u0302\u0303" * 30, "مرحبا 2"]
     pl.DataFrame({"item": items, "title": titles, "price": items}).write_csv(home / "titles.csv")
-    return loaded(home / "run", loader=Loader(catalogue=Catalogue(home / "titles.csv")))
+    return loaded(home / "run", loader=Loader(catalogue=home / "titles.csv"))
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +144,7 @@ def test_a_history_is_built_by_hand_and_hostile_titles_are_only_text(page: Page)
 
 def test_on_a_phone_nothing_is_wider_than_it(page: Page) -> None:
     on_a_screen(page.driver, 320, dark=True)
-    for address in (f"#user={LARGE + 5}&k=50&held-out=yes", "#history=413,416,419,422,425,428", "docs"):
+    for address in (f"#user={LARGE + 5}&k=50&held-out=yes", "#history=413,416,419,422,425,428", "docs.html"):
         page.open(address)
         page.run("document.querySelector('.row, details').click()")
         assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [320, 320]
@@ -225,7 +224,7 @@ def test_axe_finds_nothing_wrong(page: Page, request: pytest.FixtureRequest) -> 
         (f"#user={LARGE + 5}", True, 390, "DejaVu Sans"),
         ("#history=413&colour=voters", True, 1400, "DejaVu Sans"),
         ("#history=413,416", False, 390, "Noto Sans"),
-        ("docs", True, 1400, "Noto Sans"),
+        ("docs.html", True, 1400, "Noto Sans"),
     ):
         on_a_screen(page.driver, width, dark)
         page.open(address)

@@ -16,7 +16,6 @@ from small_service import Client, loaded, run_folder
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.recommender import Recommender
 from concf.inference.rules import POOL, Rules
-from concf.inference.titles import Catalogue
 from concf.runs.checkpoint import RunFolder
 from concf.service.loading import Loader
 
@@ -263,7 +262,7 @@ def test_the_service_answers_what_python_gives(tmp_path: Path) -> None:
     frame = pl.DataFrame({"item": numbers, "title": "x", "kind": [n % 4 for n in numbers], "price": numbers})
     frame.write_csv(tmp_path / "items.csv")
     rules: dict[str, Any] = {"where": "price < 22", "at_most": {"kind": 2}, "diversity": 0.3, "popularity_penalty": 0.5}
-    with Client(loaded(run_folder(), loader=Loader(catalogue=Catalogue(tmp_path / "items.csv")))) as client:
+    with Client(loaded(run_folder(), loader=Loader(catalogue=tmp_path / "items.csv"))) as client:
         model = client.service.model.recommender
         for body, options in (
             ({"users": [1, 5], "k": 4}, {"users": [1, 5], "k": 4}),

@@ -1,39 +1,35 @@
-"""The service over HTTP: errors in one shape, limits at their borders, who may ask, metrics, the log, the pages."""
+"""The service over HTTP: errors in one shape, limits at their borders, who may ask, metrics, the pages."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 from collections.abc import AsyncIterator, Iterator
-from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
-from skipping import posix
-from small_service import ADMIN, SHOWN, Client, LocalService, loaded, problem, run_folder
+from small_service import Client, LocalService, loaded, problem, run_folder
 from starlette.routing import Router
 
-from concf.service.app import POLICY, create_app
-from concf.service.front import Access
-from concf.service.limits import Limits
+from concf.service.app import create_app
+from concf.service.front import POLICY, Access
 from concf.service.loading import Loader
+from concf.service.pool import Limits
+from concf.service.schemas import BODY, HISTORY, LONGEST_LIST, USERS, VALUES
 
-REFUSALS = ["400", "401", "404", "405", "409", "413", "422"]  # 413: lists longer than the document allows, too
+REFUSALS = ["400", "404", "405", "409", "413", "422"]
 CONFIG = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}})
-APP = create_app(loaded(run_folder(), Limits(k=SHOWN)), Access(admin_token=ADMIN, hosts=("*",)))
+APP = create_app(loaded(run_folder()), Access(hosts=("*",)))
 JSON = {"content-type": "application/json"}
-BODY = {"users": [1]}
-LIMITS = Limits(k=SHOWN, users=4, listed=40, history=5, histories=12, body=2000, body_seconds=0.2)
+BATCH = {"users": [1]}
 
 
 @pytest.fixture(scope="module")
 def service() -> LocalService:
-    return loaded(run_folder(), LIMITS)
+    return loaded(run_folder(), Limits(body_seconds=0.2))
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +39,16 @@ def client(service: LocalService) -> Iterator[Client]:
 
 
 def test_a_wrong_question_is_answered_in_one_shape(client: Client) -> None:
-    for path in ("999", "abc", "", "1/2", "%00", "%ff%fe", "9" * 5000, "٣"):
+    for path in ("999", "abc", "", "1/2", "05", "%00", "%ff%fe", "9" * 5000, "٣"):
         assert problem(client.get(f"/recommend/{path}")) == (404, "unknown_user")
-    for query in ("k=0", "k=x", "k=", "k=1.5", f"k={'9' * 5000}", f"k={SHOWN + 1}", "viewed=perhaps", "K=5"):
+    for query in ("k=0", "k=x", "k=", "k=1.5", f"k={'9' * 5000}", f"k={LONGEST_LIST + 1}", "viewed=perhaps", "K=5"):
         answer = client.get(f"/recommend/1?{query}")
         assert (problem(answer), answer.json()["where"][:6]) == ((422, "bad_request"), "query.")
     for path, kind in {
         "/recommend/1?by=nobody": "unknown_head", "/similar/1?head=consensus": "unknown_head",
-        "/similar/999": "unknown_item", "/explain/1/999": "unknown_item", "/explain/999/1": "unknown_user",
-        "/explain/1/2/3": "not_found", "/Health": "not_found", "/health/": "not_found", "/redoc": "not_found",
-        "/explorer/../routes.py": "not_found", "/explorer/%2e%2e/routes.py": "not_found",
+        "/similar/999": "unknown_item", "/explain/1?item=999": "unknown_item", "/explain/999?item=1": "unknown_user",
+        "/Health": "not_found", "/health/": "not_found", "/redoc": "not_found", "/../view.py": "not_found",
+        "/%2e%2e/view.py": "not_found", "/assets": "not_found",
     }.items():  # fmt: skip
         assert problem(client.get(path)) == (404, kind), path
     answer = client("DELETE", "/recommend/1")
@@ -61,22 +57,27 @@ def test_a_wrong_question_is_answered_in_one_shape(client: Client) -> None:
     assert (client("HEAD", "/recommend/1").status_code, client("HEAD", "/recommend/999").status_code) == (200, 404)
 
 
+MANY = {"users": [1] * USERS}
+
+
 @pytest.mark.parametrize(("body", "status", "kind", "where"), [
-    ("[" * 100_000, 413, "too_large", "body"), ("[" * 1900, 400, "bad_request", None),
+    ("[" * 100_000, 400, "bad_request", "body"),
     ('{"users": [1], "history": [1]}', 422, "bad_request", "body"),
     ('{"users": [1, true]}', 422, "bad_request", "body.users.1"),
+    ('{"users": [1], "k": "5"}', 422, "bad_request", "body.k"),
     ('{"users": ["\\ud800"], "popular": true}', 400, "bad_request", "body"),
-    ('{"history": [[], []]}', 422, "bad_request", "body.history.0"),
+    ('{"history": [[], []]}', 422, "bad_request", "body.history.0.id"),
     ('{"users": [1], "where": "a ~ \'e(.{3}){40}q\'"}', 422, "bad_request", "body.where"),
     ('{"users": [1], "where": "a rlike \'x\'"}', 422, "bad_request", "body.where"),
     (json.dumps({"users": [1], "where": " or ".join(["a = 1"] * 20)}), 422, "bad_request", "body.where"),
     (json.dumps({"users": [1]} | {str(n): 0 for n in range(40)}), 422, "bad_request", "body"),
-    (json.dumps({"history": [1] * 300}), 413, "too_large", "body"),
-    ('{"users": [1, 1, 1, 1], "k": 11}', 413, "too_large", "body.users"),
-    ('{"users": [1], "exclude": {"1": [999]}, "unknown_items": "error"}', 404, "unknown_item", "body.exclude.1.0"),
-    ('{"history": [1, 2, 3, 4, 5, 6]}', 413, "too_large", "body.history"),
-    ('{"histories": {"a": [1, 2, 3, 4, 5], "b": [1, 2, 3, 4], "c": [1, 2, 3, 4]}}', 413, "too_large", None),
-    ('{"histories": {"a": ["x"]}, "unknown_items": "error"}', 404, "unknown_item", "body.histories.a.0"),
+    (json.dumps({"history": [1] * (VALUES + 2)}), 413, "too_large", "body"),
+    (json.dumps({"history": [1] * (HISTORY + 1)}), 422, "bad_request", "body.history"),
+    (json.dumps({"histories": {str(n): [] for n in range(USERS + 1)}}), 422, "bad_request", "body.histories"),
+    (json.dumps(MANY | {"k": 200, "viewed": True}), 422, "too_costly", None),
+    ('{"users": [1], "exclude": {"1": [999]}, "unknown_items": "error"}', 404, "unknown_item", "body"),
+    ('{"histories": {"a": ["x"]}, "unknown_items": "error"}', 404, "unknown_item", "body"),
+    ('{"users": [1], "at": "yesterday"}', 409, "refused_rule", "body"),
 ])  # fmt: skip
 def test_a_wrong_body_is_answered_in_one_shape(
     client: Client, body: str, status: int, kind: str, where: str | None
@@ -89,28 +90,31 @@ def test_a_wrong_body_is_answered_in_one_shape(
 def test_a_body_must_be_said_to_be_json_and_a_mistake_of_the_service_says_no_more(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    form = {"content-type": "application/x-www-form-urlencoded", "authorization": f"Bearer {ADMIN}"}  # as by curl -d
-    for path in ("/recommend", "/explore", "/reload"):
-        answer = client("POST", path, content=b'{"history": [1], "run": null}', headers=form)
+    form = {"content-type": "application/x-www-form-urlencoded"}  # as by curl -d
+    for path in ("/recommend", "/explore"):
+        answer = client("POST", path, content=b'{"history": [1]}', headers=form)
         assert (problem(answer), answer.json()["where"]) == ((422, "bad_request"), "header.content-type")
     monkeypatch.setattr("concf.service.routes.answers.lists", lambda *_: 1 / 0)
-    answer = client.post("/recommend", BODY)
+    answer = client.post("/recommend", BATCH)
     assert (problem(answer), "division" in answer.text) == ((500, "internal"), False)
 
 
 def test_at_the_border_of_a_limit_all_is_well(client: Client) -> None:
-    assert len(client.get(f"/recommend/1?k={SHOWN}&by=bpr&viewed=true").json()["items"]) == SHOWN
-    assert len(client.post("/recommend", {"users": [1, 2, 3, 4], "k": 10}).json()["lists"]) == 4
-    assert len(client.post("/recommend", {"history": [1, 2, 3, 4, 5]}).json()["lists"]) == 1
-    assert client.post("/recommend", {"histories": {name: [1, 2, 3] for name in "abcd"}}).status_code == 200
+    assert len(client.get(f"/recommend/1?k={LONGEST_LIST}&by=bpr&viewed=true").json()["items"]) == 30
+    assert len(client.post("/recommend", MANY | {"k": 5}).json()["lists"]) == USERS
+    assert len(client.post("/recommend", {"history": [1, 2] * (HISTORY // 2)}).json()["lists"]) == 1
+    late = client.post("/recommend", {"users": [1], "at": 2e9})  # a run without ages ignores it, and says so
+    assert (late.json()["lists"], "no effect" in late.json()["note"]) == (
+        client.post("/recommend", BATCH).json()["lists"], True,
+    )  # fmt: skip
 
 
 def test_a_large_body_is_not_read_to_its_end_nor_a_slow_one_waited_for(client: Client) -> None:
     read = 0
 
     async def all_of(size: int) -> AsyncIterator[bytes]:
-        for begin in range(0, size, 100):
-            yield b'{"users": [1]}'.ljust(size)[begin : begin + 100]
+        for begin in range(0, size, 1 << 16):
+            yield b'{"users": [1]}'.ljust(size)[begin : begin + (1 << 16)]
 
     async def endless() -> AsyncIterator[bytes]:
         nonlocal read
@@ -122,8 +126,8 @@ def test_a_large_body_is_not_read_to_its_end_nor_a_slow_one_waited_for(client: C
         yield b"{"
         await asyncio.sleep(60)
 
-    assert client("POST", "/recommend", content=all_of(LIMITS.body), headers=JSON).status_code == 200  # the last byte
-    for body in (all_of(LIMITS.body + 1), b'{"users": [1]}'.ljust(LIMITS.body + 1), endless()):
+    assert client("POST", "/recommend", content=all_of(BODY), headers=JSON).status_code == 200  # the last byte
+    for body in (all_of(BODY + 1), endless()):
         assert problem(client("POST", "/recommend", content=body, headers=JSON)) == (413, "too_large")
     assert read < 20 << 20
     assert problem(client("POST", "/recommend", content=slow(), headers=JSON)) == (408, "too_slow")
@@ -132,25 +136,23 @@ def test_a_large_body_is_not_read_to_its_end_nor_a_slow_one_waited_for(client: C
 def test_with_a_token_only_who_shows_it_is_answered(service: LocalService) -> None:
     with Client(service, token="s3cret") as client:
         for header in ("", "s3cret", "Bearer", "Bearer S3cret", "Bearer s3cre", "Basic s3cret", b"Bearer s3cret\xff"):
-            for path in ("/recommend/1", "/recommend", "/similar/1", "/run", "/metrics", "/nothing"):
+            for path in ("/recommend/1", "/recommend", "/similar/1", "/run", "/metrics", "/users"):
                 answer = client.get(path, headers={"authorization": header})
                 assert (problem(answer), answer.headers["www-authenticate"]) == ((401, "unauthorised"), "Bearer")
         for scheme in ("Bearer", "bearer"):  # its letters may be of any size (RFC 9110), the token's may not
             assert client.get("/recommend/1", headers={"authorization": f"{scheme} s3cret"}).status_code == 200
-        for path in ("/health", "/ready", "/", "/docs", "/openapi.json", "/explorer/index.html"):
+        for path in ("/health", "/ready", "/", "/docs.html", "/openapi.json", "/index.html"):
             assert client.get(path).status_code == 200
         document = client.get("/openapi.json").json()
-    one, parts = document["paths"]["/recommend/{user}"]["get"], document["components"]["schemas"]
-    assert (one["security"], document["paths"]["/health"]["get"]["security"]) == ([{"token": []}], [])
-    assert next(each for each in one["parameters"] if each["name"] == "k")["schema"]["maximum"] == LIMITS.k
-    assert parts["UsersRequest"]["properties"]["users"]["maxItems"] == LIMITS.users
+    assert document["security"] == [{"token": []}]
+    assert document["components"]["schemas"]["ListsRequest"]["properties"]["users"]["maxItems"] == USERS
 
 
 def test_a_name_that_is_not_the_services_own_is_refused(client: Client) -> None:
     for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil", "", "10.0.0.1", "a@b", "inside", "[::2]"):
-        for path in ("/", "/health", "/recommend/1", "/nothing", "/explorer/explorer.js", "/metrics"):
+        for path in ("/", "/health", "/recommend/1", "/nothing", "/explorer.js", "/metrics"):
             assert problem(client.get(path, headers={"host": host})) == (400, "bad_host")
-        assert problem(client.post("/recommend", BODY, headers={"host": host})) == (400, "bad_host")
+        assert problem(client.post("/recommend", BATCH, headers={"host": host})) == (400, "bad_host")
     for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:80", "[::1]", "[::1]:8000", "recs.example.com", "a.inside"):
         assert client.get("/recommend/1", headers={"host": host}).status_code == 200
 
@@ -167,9 +169,8 @@ def test_a_name_that_is_not_the_services_own_is_refused(client: Client) -> None:
     ({"origin": "http://localhost", "sec-fetch-site": "cross-site"}, 403),
 ])  # fmt: skip
 def test_what_a_foreign_page_sends_is_refused(client: Client, headers: dict[str, str], status: int) -> None:
-    admin = {"authorization": f"Bearer {ADMIN}"}
-    for path, body in (("/recommend", BODY), ("/explore", {"history": [1]}), ("/reload", {})):
-        answer = client.post(path, body, headers=headers | admin)
+    for path, body in (("/recommend", BATCH), ("/explore", {"history": [1]})):
+        answer = client.post(path, body, headers=headers)
         assert answer.status_code == status
         assert status == 200 or problem(answer) == (403, "foreign_origin")
     assert client.get("/recommend/1", headers=headers).status_code == status
@@ -177,8 +178,9 @@ def test_what_a_foreign_page_sends_is_refused(client: Client, headers: dict[str,
 
 def test_a_foreign_page_may_only_link_to_the_pages(client: Client) -> None:
     for path, dest, status in (
-        ("/", "document", 200), ("/docs", "document", 200), ("/recommend/1", "document", 403), ("/", "iframe", 403),
-        ("/recommend/1", "object", 403), ("/recommend/999", "object", 403), ("/explorer/dom.js", "script", 403),
+        ("/", "document", 200), ("/docs.html", "document", 200), ("/recommend/1", "document", 403),
+        ("/", "iframe", 403), ("/recommend/1", "object", 403), ("/recommend/999", "object", 403),
+        ("/dom.js", "script", 403),
     ):  # fmt: skip
         answer = client.get(path, headers={"sec-fetch-site": "cross-site", "sec-fetch-dest": dest})
         assert answer.status_code == status
@@ -190,8 +192,7 @@ def test_a_foreign_page_may_only_link_to_the_pages(client: Client) -> None:
 
 
 def test_an_expensive_request_is_refused_with_the_limit() -> None:
-    limits = Limits(k=SHOWN, cost=1_000_000)
-    with Client(loaded(run_folder(), limits)) as client:
+    with Client(loaded(run_folder(), Limits(cost=1_000_000))) as client:
         assert client.post("/recommend", {"users": [1] * 100}).status_code == 200
         for costly in ({"users": [1] * 300, "diversity": 1, "k": 12}, {"histories": {str(n): [1] for n in range(300)}}):
             answer = client.post("/recommend", costly)
@@ -226,7 +227,8 @@ def test_an_answer_names_the_run_that_made_it(monkeypatch: pytest.MonkeyPatch) -
     first, usual = service.run_id, service.pool.ask
 
     async def slowly(job: bytes, cost: float) -> Any:
-        await service.reload(run_folder(seed=1))
+        service.folder = run_folder(seed=1)
+        await service.reload()
         return await usual(job, cost)
 
     monkeypatch.setattr(service.pool, "ask", slowly)
@@ -239,38 +241,6 @@ def test_an_answer_names_the_run_that_made_it(monkeypatch: pytest.MonkeyPatch) -
 def test_queries_are_short(client: Client) -> None:
     for query in (f"k={'9' * 2000}", "&".join(f"f{n}=1" for n in range(99)), f"k=1&by={'x' * 20_000}"):
         assert problem(client.get(f"/recommend/1?{query}")) == (422, "bad_request")
-
-
-def test_only_the_admin_may_reload(service: LocalService) -> None:
-    version = service.version
-    with Client(service, token="s3cret") as client:
-        for header in ("", "Bearer s3cret", f"Basic {ADMIN}", f"Bearer {ADMIN}x"):
-            assert problem(client.post("/reload", {}, headers={"authorization": header})) == (401, "unauthorised")
-        admin = {"authorization": f"Bearer {ADMIN}"}
-        assert problem(client.get("/recommend/1", headers=admin)) == (401, "unauthorised")
-        for access in (Access(), Access(token="s3cret")):  # without an admin's token there is no reload
-            client.use(create_app(service, access))
-            assert "/reload" not in client.get("/openapi.json").json()["paths"]
-            assert problem(client.post("/reload", {}, headers={"authorization": "Bearer s3cret"})) == (404, "not_found")
-    assert service.version == version
-
-
-@posix
-def test_runs_are_named_only_below_the_root(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "out").symlink_to(run_folder())
-    service = loaded(run_folder())
-    for service.root in (root, None):
-        with Client(service) as client:
-            for name in (f"{root}/../integers-9", f"{root}/out", "/", "..", "\0", "x" * 5000, f"{root}-2/run"):
-                answer = client.reload({"run": name})
-                assert problem(answer) == (409, "refused_run")
-                assert ("below" if service.root else "--run-root") in answer.json()["detail"]
-            if service.root:
-                assert "not a run" in client.reload({"run": str(root / "in")}).json()["detail"]  # it was looked for
-            assert problem(client.reload({"run": 5})) == problem(client.reload({"x": ""})) == (422, "bad_request")
-    assert service.version == 1
 
 
 def test_alive_before_it_is_ready() -> None:
@@ -305,7 +275,7 @@ def test_metrics_count_by_route_method_and_status(service: LocalService) -> None
     counts, requests = {name: float(value) for name, _, value in lines}, "concf_requests_total"
     assert counts[f'{requests}{{method="GET",route="/recommend/{{user}}",status="200"}}'] == 3
     assert counts[f'{requests}{{method="GET",route="/recommend/{{user}}",status="404"}}'] == 1
-    assert counts[f'{requests}{{method="GET",route="unmatched",status="404"}}'] == 20
+    assert counts[f'{requests}{{method="GET",route="page",status="404"}}'] == 20
     assert counts[f'{requests}{{method="POST",route="/recommend",status="499"}}'] == 1  # no mistake of the service
     assert counts['concf_request_seconds_count{route="/similar/{item}"}'] in (1, 2)
     assert counts["concf_requests_in_flight"] == 1  # the question itself
@@ -314,34 +284,12 @@ def test_metrics_count_by_route_method_and_status(service: LocalService) -> None
     assert not [name for name in counts if "VERB" in name or "nothing" in name]
 
 
-def test_the_access_log_is_json_lines_with_the_id_of_each_request(service: LocalService) -> None:
-    written, logger = StringIO(), logging.Logger("test", logging.INFO)
-    logger.addHandler(logging.StreamHandler(written))
-    with Client(service) as client:
-        client.use(create_app(service, Access(), logger))
-        own = client.get('/recommend/1?k=2&by="%0a"', headers={"x-request-id": "a1-b.c:d"}).headers["x-request-id"]
-        bad = [client.get("/recommend/a%0Ab", headers={"x-request-id": bad}) for bad in ("a b", "x" * 65, '"')]
-        client.get("/health", headers={"host": "evil.example"})
-    first, second, *_, last = map(json.loads, written.getvalue().splitlines())
-    assert own == first["request"] == "a1-b.c:d"
-    assert len({answer.headers["x-request-id"] for answer in bad} - {"a b", "x" * 65, '"'}) == 3
-    assert (first["method"], first["path"], first["status"], last["status"]) == ("GET", "/recommend/1", 404, 400)
-    assert first["route"] == second["route"] == "/recommend/{user}"
-    assert second["path"] == "/recommend/a%0Ab"
-    assert all(each["ms"] > 0 and each["bytes"] > 0 and each["time"].endswith("+00:00") for each in (first, second))
-
-
-def test_the_pages_are_served_safely_and_small(client: Client) -> None:
+def test_the_pages_are_served_safely(client: Client) -> None:
     assert POLICY.startswith("default-src 'self'")
-    for path, kind in (("/", "text/html"), ("/docs", "text/html"), ("/explorer/explorer.css", "text/css")):
-        plain = client.get(path, headers={"accept-encoding": "identity"})
+    for path, kind in (("/", "text/html"), ("/docs.html", "text/html"), ("/explorer.css", "text/css")):
+        plain = client.get(path)
         assert plain.headers["content-type"].startswith(kind)
-        assert plain.headers["content-security-policy"] == POLICY
-        assert plain.headers["x-content-type-options"] == "nosniff"
-        small = client.get(path, headers={"accept-encoding": "br, gzip;q=0.8"})
-        assert small.content == plain.content
-        assert (small.headers["content-encoding"], plain.headers.get("content-encoding")) == ("gzip", None)
-        assert int(small.headers["content-length"]) < 0.6 * int(plain.headers["content-length"])
+        assert (plain.headers["content-security-policy"], plain.headers["cache-control"]) == (POLICY, "no-cache")
         again = client.get(path, headers={"if-none-match": plain.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
 
@@ -349,4 +297,4 @@ def test_the_pages_are_served_safely_and_small(client: Client) -> None:
 @schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG).parametrize()
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_as_the_openapi_document_says(case: schemathesis.TrainingSet) -> None:
-    case.call_and_validate(headers={"Authorization": f"Bearer {ADMIN}"})
+    case.call_and_validate()

@@ -19,7 +19,7 @@ from concf.inference.lookup import position_of
 from concf.inference.ranker import highest
 from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
-from concf.service.schemas import Lists, SimilarItems, UserList
+from concf.service.schemas import Lists, UserList
 
 Listed = list[tuple[Any, int, float]]
 
@@ -87,12 +87,15 @@ def test_every_user_gets_what_the_library_recommends(client: Client, model: Reco
 
 
 def test_what_is_not_stored_yet_is_computed(client: Client, model: Recommender) -> None:
-    stored = client.service.pool.stored
-    stored.kept.clear()
-    stored.filled, before = 3, stored.filled
+    stored = client.service.pool.lists
+    assert stored.keys() == {str(user) for user in everyone(model)}
     for user in everyone(model)[::5]:
-        assert_same(client.get(f"/recommend/{segment(user)}").json()["items"], expected(model, user, 10))
-    stored.filled = before
+        answer = stored.pop(str(user))
+        assert client.get(f"/recommend/{segment(user)}").content == answer
+        stored[str(user)] = answer
+    asked = f"/recommend/{segment(user)}?k=3"
+    first = client.get(asked).content
+    assert client.service.pool.recent[str(user), b"k=3"] == first == client.get(asked).content
 
 
 def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recommender) -> None:
@@ -152,13 +155,13 @@ def test_a_history_has_an_order_and_may_have_times_and_weights(client: Client, m
             each if history is not events else each["item"]
             for each in history  # type: ignore[index]
         ]
-    for event, word in (
-        ({"item": items[0], "weight": 0}, "weight"), ({"time": 3}, "item"), ({"item": items[0], "when": 3}, "when"),
-        ({"item": True}, "expected an id"), (True, "expected an id"),
+    for event, part in (
+        ({"item": items[0], "weight": 0}, "event.weight"), ({"time": 3}, "event.item"),
+        ({"item": items[0], "when": 3}, "event.when"), ({"item": True}, "event.item"), (True, "id"),
     ):  # fmt: skip
         answer = client.post("/recommend", {"history": [items[1], event]})
         assert problem(answer) == (422, "bad_request")
-        assert (answer.json()["where"], word in answer.json()["detail"]) == ("body.history.1", True)
+        assert answer.json()["where"] == f"body.history.1.{part}"
     mixed = [items[0], {"item": items[1], "time": "2024-05-01"}]
     for path in ("/recommend", "/explore"):
         assert problem(client.post(path, {"history": mixed})) == (409, "refused_rule")
@@ -167,7 +170,7 @@ def test_a_history_has_an_order_and_may_have_times_and_weights(client: Client, m
 def test_strangers_get_what_is_popular_if_asked_for(client: Client, model: Recommender) -> None:
     wanted = expected(model, "nobody", 7, rules=Rules(unknown="popular"))
     answer = client.get("/recommend/nobody?popular=true&k=7").json()
-    assert (answer["user"], answer["by"]) == ("nobody", "popularity")
+    assert (answer["user"], "popular items" in answer["note"]) == ("nobody", True)
     assert_same(answer["items"], wanted)
     known = everyone(model)[0]
     both = client.post("/recommend", {"users": ["nobody", known, 10**25], "k": 7, "popular": True}).json()
@@ -181,11 +184,11 @@ def test_similar_items_and_explanations_are_the_librarys(client: Client, model: 
     for item in model.item_ids.values.tolist()[::3]:
         for head in (None, "cml"):
             answer = client.get(f"/similar/{segment(item)}", params={"k": 4} | ({"head": head} if head else {}))
-            body = TypeAdapter(SimilarItems).validate_json(answer.content, strict=True)
+            body = answer.json()
             assert (body["item"], body["head"]) == (item, head or model.run.best_head())
             assert_same(answer.json()["items"], ranked(*model.similar_items(item, 4, head=head, frame="arrays")))
         for user in everyone(model)[::9]:
-            answer = client.get(f"/explain/{segment(user)}/{segment(item)}")
+            answer = client.get(f"/explain/{segment(user)}", params={"item": item})
             assert answer.json() == model.explain(user, item) | {"title": None}
     assert len(client.get(f"/similar/{segment(item)}?k=200").json()["items"]) == len(model.item_ids) - 1
 

@@ -14,7 +14,6 @@ from small_service import Client, loaded, problem, run_folder
 
 from concf.errors import DataError
 from concf.inference.rules import Rules
-from concf.inference.titles import Catalogue
 from concf.service.loading import Loader
 
 PRICES = pl.DataFrame({"item": range(30), "title": "x", "price": range(30)})
@@ -27,11 +26,10 @@ class Ruled(Client):
     file: Path
 
     def write(self, text: str) -> None:
-        """Change the file, and let the front look at it."""
+        """Change the file."""
         before = self.file.stat().st_mtime_ns
         self.file.write_text(text)
         os.utime(self.file, ns=(before + 10**9, before + 10**9))
-        self._runner.run(self.service.pool._reread())
 
     def everything(self) -> list[list[Any]]:
         """All lists that the routes give for a user."""
@@ -58,10 +56,9 @@ class Ruled(Client):
 def client(tmp_path: Path) -> Iterator[Ruled]:
     PRICES.write_csv(tmp_path / "items.csv")
     (tmp_path / "rules.toml").write_text(f"exclude = [{BLOCKED[0]}, {BLOCKED[1]}, 999]\nwhere = 'price < 22'")
-    loader = Loader(catalogue=Catalogue(tmp_path / "items.csv"), rules=tmp_path / "rules.toml")
+    loader = Loader(catalogue=tmp_path / "items.csv", rules=tmp_path / "rules.toml")
     with Ruled(loaded(run_folder(), loader=loader)) as client:
         client.file = tmp_path / "rules.toml"
-        client._runner.run(client.service.pool._reread())
         yield client
 
 
@@ -88,8 +85,7 @@ def test_the_file_is_read_again_and_a_broken_one_changes_nothing(client: Ruled, 
     client.file.unlink()
     assert client.everything() == free
     (tmp_path / "bad.toml").write_text("{")
-    service = client.service
     with pytest.raises(DataError, match="cannot be read as TOML"):
-        service.pool.home.__class__(service.model, Loader(rules=tmp_path / "bad.toml"))  # type: ignore[attr-defined]
+        Loader(rules=tmp_path / "bad.toml")(run_folder())
     assert problem(client.post("/recommend", {"users": [1], "where": "price < 0"})) == (409, "refused_rule")
     assert json.loads(client.get("/ready").content)["status"] == "ready"

@@ -123,5 +123,5 @@ def test_one_bad_history_fails_no_other(client: Client) -> None:
     assert [each.items for each in body.lists] == [each.items for each in good.lists]
     assert [each.unknown_items for each in body.lists] == [["x"], STRANGE_IDS, [], ["z"]]
     assert (good.unknown_items, body.unknown_items) == ([], ["y"])
-    assert "unknown items were ignored" in str(body.note)
+    assert "exclude: 1 of 2 items are unknown" in str(body.note)
     assert posted(client, users=[user], items=["x"]).lists[0].items == []  # only what is not there may be shown

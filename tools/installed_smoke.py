@@ -110,7 +110,7 @@ def serve() -> None:
             assert server.stdout is not None
             url = server.stdout.readline().split(" at ")[-1].strip()
             deadline = time.monotonic() + WAIT
-            for path, expected in (("/ready", ""), ("/", "<html"), ("/explorer/explorer.js", "import")):
+            for path, expected in (("/ready", ""), ("/", "<html"), ("/explorer.js", "import")):
                 with urllib.request.urlopen(url + path, timeout=deadline - time.monotonic()) as answer:
                     assert expected in answer.read().decode(), path
         finally:

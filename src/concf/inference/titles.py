@@ -26,7 +26,6 @@ SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 class Catalogue:
     """A file with a row for each item. item, title: its columns; None: found by their usual names.
 
-    image: the column of image addresses; image_sources: origins that images may come from
     frame: the rows, if they are already in memory; `path` is then only their name in messages
     joined: ids of the rows of `frame`, by position, if `joined_to` made them
     """
@@ -36,8 +35,6 @@ class Catalogue:
     title: str | None = None
     frame: pl.DataFrame | None = None
     joined: Ids | None = None
-    image: str | None = None
-    image_sources: tuple[str, ...] = ()
 
     def loaded(self) -> Self:
         """Load the rows, for workers that cannot reach the file."""
@@ -86,12 +83,11 @@ class Catalogue:
         described = _known(ids, item)[item].is_in(rows[item].implode()).to_numpy()
         return [each for each in others if each != ""], described
 
-    def roles(self) -> set[str | None]:
-        """Columns of ids, titles and images."""
+    def roles(self) -> tuple[str, str]:
+        """Columns of ids and titles."""
         frame = self._read()
         item = self._column(frame, self.item, ITEM_NAMES, "item")
-        title = self._column(frame, self.title, TITLE_NAMES, "title")
-        return {item, title, self.image and self._column(frame, self.image, (), "image")}
+        return item, self._column(frame, self.title, TITLE_NAMES, "title")
 
     def _rows(self, frame: pl.DataFrame, ids: Ids) -> tuple[pl.DataFrame, str]:
         """Return distinct rows with ids of the log's type (null where a value cannot be one), and their column."""

@@ -1,9 +1,8 @@
-"""Worker processes of one run: queues of short and long jobs, deadlines, and a spare for a process that is lost."""
+"""Worker processes of a run: queues of short and long jobs, a spare for a lost process, and reloads."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import signal
@@ -14,22 +13,35 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from concf.service.limits import SHORT, SOON, Limits
+from pydantic_core import from_json, to_json
+
+from concf.errors import ConcfError
 from concf.service.loading import LOG, Loader
-from concf.service.problems import Problem
-from concf.service.routes import Size
-from concf.service.standing import changed_at
-from concf.service.stored import Stored
-from concf.service.worker import ALLOWED, IDS, LENGTH, STORED
+from concf.service.problems import SOON, Problem
+from concf.service.routes import SHORT, Size
+from concf.service.worker import LENGTH, STORED
 
 BLOCK = 512  # users whose stored lists are one job
+KEPT, KEPT_BYTES = 1 << 13, 1 << 12  # other lists that are kept: how many, how long at most
 GRACE = 0.5  # seconds for an interrupted job to end in
 AGAIN = 5.0  # seconds until another try, if no process can be started
-LOOK = 1.0  # seconds between two looks at the file of the standing rule
 LONG_NICE = 15  # niceness of processes with long jobs
+LOST = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)  # a process has ended; the last by uvloop
 Reply = tuple[int, bytes]  # status, body
+
+
+class Limits(NamedTuple):
+    """Limits of what is computed; those of the form of requests are in `schemas`.
+
+    cost: estimated number of scores (users x items) of a request
+    seconds: until an answer is computed; body_seconds: for a body to arrive in
+    """
+
+    cost: int = 100_000_000
+    seconds: float = 30.0
+    body_seconds: float = 10.0
 
 
 class Worker:
@@ -47,12 +59,11 @@ class Worker:
         )
         worker = cls(process)
         try:
-            status, body = await worker.ask(loader.to_json(folder))
-            about = json.loads(body)
+            status, body = await worker.ask(to_json({"loader": loader, "folder": folder}))
             if status != 200:
-                raise Problem(409, "refused_run", about["detail"], str(folder))
-            worker.facts = about
-        except (asyncio.IncompleteReadError, ConnectionError):
+                raise Problem(409, "refused_run", from_json(body)["detail"], str(folder))
+            worker.facts = from_json(body)
+        except LOST:
             raise Problem(409, "refused_run", "the process that loaded the run ended", str(folder)) from None
         finally:
             if not worker.facts:
@@ -82,7 +93,7 @@ class Queue:
 
     def __init__(self, most: int) -> None:
         self.most, self.idle, self.waiting = most, list[Worker](), list[tuple[float, int, asyncio.Future[Worker]]]()
-        self._numbers = count()
+        self.retired, self._numbers = False, count()
 
     async def take(self, cost: float) -> Worker:
         """Wait for a process."""
@@ -104,13 +115,16 @@ class Queue:
             raise
 
     def give(self, worker: Worker) -> None:
-        """Pass a process on to the cheapest job."""
+        """Pass a process on to the cheapest job; without one it is idle, or ends if the queue is retired."""
         while self.waiting:
             future = self.waiting.pop(0)[2]
             if not future.done():
                 future.set_result(worker)
                 return
-        self.idle.append(worker)
+        if self.retired:
+            worker.kill()
+        else:
+            self.idle.append(worker)
 
 
 class Pool:
@@ -118,39 +132,37 @@ class Pool:
 
     workers: processes for short jobs; half as many, at least one, are for long ones, and one is a spare
     when_changed: called if the folder has another run by the time that a process is replaced
+    lists: user id as text -> the answer for a list of usual length, of the users whose lists have arrived
+    recent: (user id, query) -> the answer, of the last other lists that were not long
     """
 
     def __init__(
-        self, loader: Loader, folder: Path, limits: Limits, workers: int = 1,
-        when_changed: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
+        self, loader: Loader, folder: Path, workers: int = 1, when_changed: Callable[[], object] = lambda: None
+    ) -> None:
         self.loader, self.folder, self.workers, self.when_changed = loader, folder, workers, when_changed
-        self.short, self.long = Queue(limits.waiting), Queue(limits.batches)
-        self.retired, self.replaced, self._rules_changed = False, 0, 0
+        self.short, self.long = Queue(512), Queue(16)
+        self.replaced, self.lists, self.recent = 0, dict[str, bytes](), dict[tuple[str, bytes], bytes]()
         self._all: set[Worker] = set()
         self._spare: asyncio.Task[Worker] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        """Start a process for each queue and fetch the ids; then start the others, and fetch the stored lists."""
+        """Start the processes of both queues; then the spare, and fetch the stored lists."""
+        queues = [self.short] * self.workers + [self.long] * max(1, self.workers // 2)
+        tasks = [asyncio.create_task(self._started()) for _ in queues]
         try:
-            both = [asyncio.create_task(self._started()) for _ in range(2)]
-            try:
-                first, second = await asyncio.gather(*both)
-            finally:
-                for task in both:
-                    task.cancel()
-            self.facts = first.facts
-            self._place(self.short, first)
-            self._place(self.long, second)
-            self.size = Size(*(self.facts[name] for name in Size._fields))
-            _, packed = await self.ask(json.dumps({"route": IDS}).encode(), 0.0)
-            self.stored = await asyncio.to_thread(Stored, self.facts, packed)
-            await self._reread()
+            started = await asyncio.gather(*tasks)
         except BaseException:
-            self.retire()
+            for task in tasks:
+                task.cancel()
+            await self.close()
             raise
-        self._begin(self._fill())
+        for queue, worker in zip(queues, started, strict=True):
+            self._place(queue, worker)
+        self.facts = started[0].facts
+        self.size = Size(*self.facts["size"])
+        self._spare = asyncio.create_task(self._started())
+        self._begin(self.keep_lists())
 
     async def _started(self) -> Worker:
         worker = await Worker.start(self.loader, self.folder)
@@ -161,95 +173,63 @@ class Pool:
         if queue is self.long and hasattr(os, "setpriority"):
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, worker.process.pid, LONG_NICE)
-        self._begin(self._watch(queue, worker))
         queue.give(worker)
-
-    async def _watch(self, queue: Queue, worker: Worker) -> None:
-        """Replace a process that ends without a job."""
-        await worker.process.wait()
-        if worker in queue.idle:
-            queue.idle.remove(worker)
-            await self._replace(queue, worker)
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fill(self) -> None:
-        """Fetch the stored lists whenever nothing else waits; start the spare and the other processes."""
-        self._spare = asyncio.create_task(self._started())
-        with suppress(Problem):
-            for queue, wanted in ((self.short, self.workers - 1), (self.long, self.workers // 2 - 1)):
-                for _ in range(wanted):
-                    self._place(queue, await self._started())
-        users, begin = len(self.stored.user_ids), 0
-        while self.stored.length and begin < users and not self.retired:
-            end = min(begin + BLOCK, users)
-            job = json.dumps({"route": STORED, "begin": begin, "end": end}).encode()
-            try:
-                status, block = await self.ask(job, math.inf)
-            except Problem:  # others wait
-                status = 503
+    async def keep_lists(self) -> None:
+        """Fetch the stored lists whenever nothing else waits."""
+        begin, users = 0, self.facts["stored"]
+        while begin < users and not self.short.retired:
+            end, status, block = min(begin + BLOCK, users), 503, b""
+            with suppress(Problem):  # others wait
+                status, block = await self.ask(to_json({"route": STORED, "begin": begin, "end": end}), math.inf)
             if status == 200:
-                self.stored.fill(begin, end, block)
+                self.lists |= {user: text.encode() for user, text in from_json(block).items()}
                 begin = end
             else:
                 await asyncio.sleep(AGAIN)
-        while self.loader.rules is not None and not self.retired:
-            await asyncio.sleep(LOOK)
-            with suppress(Problem):
-                await self._reread()
 
-    async def _reread(self) -> None:
-        """Fetch the items that the standing rule allows, if its file has changed."""
-        changed = changed_at(self.loader.rules)
-        if changed != self._rules_changed:
-            _, allowed = await self.ask(json.dumps({"route": ALLOWED}).encode(), 0.0)
-            self.stored.allow(allowed)
-            self._rules_changed = changed
+    def keep(self, user: str, query: bytes, answer: bytes) -> None:
+        """Keep an answer of usual size, unless a standing rule may change it; the oldest makes room."""
+        if len(answer) <= KEPT_BYTES and self.loader.rules is None:
+            self.recent[user, query] = answer
+            if len(self.recent) > KEPT:
+                del self.recent[next(iter(self.recent))]
 
     async def ask(self, job: bytes, cost: float) -> Reply:
         """Return the answer to a job. Cancelled, the job is interrupted, and its process replaced if it goes on.
 
-        A job whose process is lost is given to another, once.
+        A job whose process is lost is given to another.
         """
-        for _ in range(2):
-            with suppress(asyncio.IncompleteReadError, ConnectionError):
-                return await self._ask(job, cost)
-        message = "the process that computed the answer ended; try again"
-        raise Problem(503, "busy", message, headers=SOON)
-
-    async def _ask(self, job: bytes, cost: float) -> Reply:
         queue = self.short if cost <= SHORT else self.long
-        worker = await queue.take(cost)
-        reply = asyncio.create_task(worker.ask(job))
-        try:
-            answer = await asyncio.shield(reply)
-        except asyncio.CancelledError:
-            self._begin(self._interrupt(queue, worker, reply))
-            raise
-        except (asyncio.IncompleteReadError, ConnectionError):
-            self._begin(self._replace(queue, worker))
-            raise
-        self._return(queue, worker)
-        return answer
-
-    def _return(self, queue: Queue, worker: Worker) -> None:
-        if self.retired and not queue.waiting:
-            worker.kill()
-        else:
+        for _ in range(1 + len(self._all)):
+            worker = await queue.take(cost)
+            reply = asyncio.create_task(worker.ask(job))
+            try:
+                answer = await asyncio.shield(reply)
+            except asyncio.CancelledError:
+                self._begin(self._interrupt(queue, worker, reply))
+                raise
+            except LOST:
+                self._begin(self._replace(queue, worker))
+                continue
             queue.give(worker)
+            return answer
+        raise Problem(503, "busy", "the process that computed the answer ended; try again", headers=SOON)
 
     async def _interrupt(self, queue: Queue, worker: Worker, reply: Awaitable[Reply]) -> None:
         with suppress(ProcessLookupError, ValueError):  # ValueError: Windows has no such signal
             worker.process.send_signal(signal.SIGINT)
         try:
             await asyncio.wait_for(reply, GRACE)
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+        except (TimeoutError, *LOST):
             await self._replace(queue, worker)
         else:
-            self._return(queue, worker)
+            queue.give(worker)
 
     async def _replace(self, queue: Queue, lost: Worker) -> None:
         """Put the spare in the place of a lost process, and start another spare."""
@@ -259,8 +239,8 @@ class Pool:
         self.replaced += 1
         fields = {"pid": lost.process.pid, "status": status}
         LOG.warning("a worker ended or was ended; the spare takes its place", extra={"fields": fields})
-        while not (self.retired and not queue.waiting):
-            spare, self._spare = self._spare or asyncio.create_task(self._started()), None
+        while not queue.retired or queue.waiting:
+            spare = self._spare or asyncio.create_task(self._started())
             self._spare = asyncio.create_task(self._started())
             try:
                 fresh = await spare
@@ -279,7 +259,7 @@ class Pool:
 
     def retire(self) -> None:
         """End the processes without jobs; the others end with theirs."""
-        self.retired = True
+        self.short.retired = self.long.retired = True
         spare, self._spare = self._spare, None
         if spare is not None and not spare.cancel() and not spare.cancelled() and spare.exception() is None:
             spare.result().kill()
@@ -296,3 +276,45 @@ class Pool:
             worker.kill()
         for worker in self._all:
             await worker.process.wait()
+
+
+class Service:
+    """Holds the pool of the run that is served, and replaces it by another without losing a request.
+
+    newest: its pool, which has no process before the first run is loaded; version: how many runs were loaded
+    """
+
+    def __init__(
+        self, loader: Loader, folder: Path, limits: Limits | None = None, workers: int = 1,
+        make: Callable[..., Pool] = Pool,
+    ) -> None:  # fmt: skip
+        self.loader, self.folder, self.limits, self.workers = loader, folder, limits or Limits(), workers
+        self.make, self.newest, self.run_id, self.closing = make, make(loader, folder), "", False
+        self.version, self._turn = 0, asyncio.Lock()
+
+    @property
+    def pool(self) -> Pool:
+        """The pool of the run that is served now. A request reads this once and keeps that run to its end."""
+        if not self.version:
+            raise Problem(503, "not_ready", "the run is being loaded; try again in a moment")
+        return self.newest
+
+    async def reload(self) -> None:
+        """Load the folder again; if it cannot be served, raise an error and keep the run. One load at a time."""
+        async with self._turn:
+            pool = self.make(self.loader, self.folder, self.workers, self.reload_soon)
+            try:
+                await pool.start()
+            except ConcfError as error:
+                if self.version:
+                    LOG.error("reload refused, still serving the old run: %s", error)
+                raise
+            before, self.newest, self.run_id = self.newest, pool, str(pool.facts["run"])
+            self.version += 1
+            before.retire()
+            LOG.info("serving %s, version %s", self.folder, self.version)
+
+    def reload_soon(self) -> None:
+        """Load the folder again in the background; a refusal is logged."""
+        task: asyncio.Task[Any] = asyncio.create_task(self.reload())
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())

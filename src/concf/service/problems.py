@@ -9,24 +9,18 @@ from typing import Literal
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
 from concf.errors import ConcfError
 
-Kind = Literal[
-    "unknown_user", "unknown_item", "unknown_head", "bad_request", "bad_host", "foreign_origin", "too_large",
-    "too_costly", "too_slow", "unauthorised", "not_ready", "busy", "deadline", "not_found", "method_not_allowed",
-    "refused_run", "refused_rule", "internal",
-]  # fmt: skip
 MEDIA_TYPE = "application/problem+json"
-FORMS = ("UsersRequest", "HistoryRequest", "HistoriesRequest")  # of POST /recommend; callers do not name them
+CLOSE, SOON = {"Connection": "close"}, {"Retry-After": "1"}
 
 
 class Problem(ConcfError):
     """A request that is answered by an error. where: the part of the request at fault, such as body.users.1"""
 
     def __init__(
-        self, status: int, kind: Kind, message: str, where: str | None = None, headers: Mapping[str, str] | None = None
+        self, status: int, kind: str, message: str, where: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.status, self.kind, self.message, self.where, self.headers = status, kind, message, where, headers
@@ -37,10 +31,6 @@ class Problem(ConcfError):
         body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.message,
                 "kind": self.kind, "where": self.where}  # fmt: skip
         return json.dumps(body).encode()  # ASCII: the text may be anything
-
-    def response(self) -> Response:
-        """The response to send."""
-        return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
 
 
 def as_problem(error: Exception) -> Problem:
@@ -54,15 +44,12 @@ def as_problem(error: Exception) -> Problem:
             return Problem(404, "not_found", "no such route; /openapi.json lists all of them")
         case HTTPException(status_code=405):
             return Problem(405, "method_not_allowed", str(error.detail), headers=error.headers)
-        case HTTPException():
-            return Problem(error.status_code, "bad_request", str(error.detail), headers=error.headers)
     return Problem(500, "internal", f"{type(error).__name__}: this is a fault of the service")
 
 
 def invalid(error: ValidationError, part: Literal["query", "body"]) -> Problem:
     """The first mistake in a query or a body."""
     first = error.errors(include_url=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return Problem(400, "bad_request", f"not JSON: {first['ctx']['error']}", part)
-    where = ".".join([part, *(str(each) for each in first["loc"] if each not in FORMS)])
-    return Problem(422, "bad_request", first["msg"].removeprefix("Value error, "), where)
+    return Problem(
+        422, "bad_request", first["msg"].removeprefix("Value error, "), ".".join(map(str, [part, *first["loc"]]))
+    )

@@ -1,23 +1,15 @@
-"""Routes whose answers a worker computes: lists, similar items and explanations."""
+"""The table of routes: the form of each request and answer, its cost, and how a worker computes the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-from pydantic import TypeAdapter
-
-from concf.inference.lookup import position_of
 from concf.inference.rules import POOL
 from concf.service import answers, schemas
-from concf.service.loading import Loader, Served
-from concf.service.problems import Problem
-from concf.service.standing import ServedRules, Standing
+from concf.service.explorer.view import Explorer
 
-Parts = dict[str, str]  # of a path
-MANY = 1 << 20  # items, of which a standing rule may leave only some
+SHORT = 4_000_000  # cost of a request up to which it counts as short, about 40 milliseconds
 
 
 class Size(NamedTuple):
@@ -28,144 +20,69 @@ class Size(NamedTuple):
     voters: int
 
 
-class Home:
-    """The run of a worker, the one that it is compared with, and the standing rule."""
-
-    def __init__(self, served: Served, loader: Loader) -> None:
-        self.served, self.loader, self.standing = served, loader, Standing(loader.rules, served)
-        self._compared: Served | None = None
-
-    def run(self, compared: bool = False) -> Served:
-        """Return the served run, or that of --compare, which is loaded when it is first needed."""
-        if not compared:
-            return self.served
-        if self.loader.compared is None:
-            raise Problem(404, "not_found", "this service compares no runs; start it with --compare RUN", "compared")
-        if self._compared is None:
-            self._compared = self.loader(self.loader.compared)
-        return self._compared
-
-
-Work = Callable[[Home, Parts, Any], object]
+Work = Callable[[Explorer, str, Any], object]
 Cost = Callable[[Size, Any], float]
 
 
-@dataclass(frozen=True)
 class Route:
     """One route.
 
-    request: the form of the query (GET) or the body (POST); answer: that of the answer, None if it is not JSON
-    work: (run, parts of the path, checked query or body) -> bytes of JSON or a value for JSON; None: the front answers
-    cost: (size of the run, request) -> estimated number of scores to compute
+    path: with the name of its id in braces, if it has one
+    request: the form of the query (GET) or the body (POST)
+    answer: the form of the answer; None: it is not documented, as those that only the explorer reads
+    work: (run, id in the path or "", checked query or body) -> a value for JSON; None: the front answers
+    cost: (size of the run, request) -> estimated number of scores to compute; one takes about 10 nanoseconds
     """
 
-    method: Literal["GET", "POST"]
-    path: str
-    request: TypeAdapter[Any]
-    answer: Any
-    summary: str
-    tag: str
-    work: Work | None = None
-    cost: Cost = lambda _size, _request: 0.0
-
-    @property
-    def template(self) -> str:
-        """The path as documents and metrics have it."""
-        return self.path.replace(":id}", "}")
-
-    @property
-    def name(self) -> str:
-        """The method and the template."""
-        return f"{self.method} {self.template}"
-
-
-class Routes(list[Route]):
-    """The routes of one subject."""
-
-    def __init__(self, tag: str) -> None:
-        self.tag = tag
-
-    def __call__(
-        self, method: Literal["GET", "POST"], path: str, request: Any, answer: Any, summary: str,
+    def __init__(
+        self, name: str, request: type[schemas.Request], answer: Any, summary: str, work: Work | None = None,
         cost: Cost = lambda _size, _request: 0.0,
-    ) -> Callable[[Work], Work]:  # fmt: skip
-        """Declare a route; see `Route`."""
-
-        def add(work: Work) -> Work:
-            self.append(Route(method, path, TypeAdapter(request), answer, summary, self.tag, work, cost))
-            return work
-
-        return add
+    ) -> None:  # fmt: skip
+        self.name, self.answer, self.summary, self.work, self.cost = name, answer, summary, work, cost
+        self.method, self.path = name.split()
+        self.request = request
 
 
-routes = Routes("recommend")
+def lists_cost(size: Size, request: schemas.ListQuery) -> float:
+    """Estimate the cost of lists: a score of a user and an item is 1, and the other factors were measured.
 
-
-def _one_cost(size: Size, query: schemas.ListQuery) -> float:
-    return size.items * (size.voters if query.viewed else 1)
-
-
-def several_cost(size: Size, request: Any) -> float:
-    """Estimate the cost of a batch: one score of a user and an item, about 10 nanoseconds, is 1.
-
-    Voters rank all items anew for histories and allow lists. The other factors were measured.
+    Voters rank all items anew for histories and allow lists.
     """
+    if not isinstance(request, schemas.ListsRequest):
+        return size.items * (size.voters if request.viewed else 1)
     chosen = bool(request.diversity or request.at_most or request.popularity_penalty)
-    rules = chosen * request.k * (2_000 + 5 * min(POOL * request.k, size.items)) + 4_000
-    fixed = 0.0 if request.where is None else size.items * schemas.terms(request.where)
-    if isinstance(request, schemas.UsersRequest):
+    rules = chosen * request.k * (2_000 + 5 * min(POOL * request.k, size.items)) + 4_000 + 500 * request.k
+    fixed = size.items * schemas.terms(request.where)
+    if "users" in request.model_fields_set:
         anew = request.viewed or request.items is not None
         return float(fixed + len(request.users) * (rules + size.items * (size.voters if anew else 1)))
-    histories = [request.history] if isinstance(request, schemas.HistoryRequest) else request.histories.values()
+    histories = list(request.histories.values()) or [request.history]
     used = 400 * sum(map(len, histories))
     return float(fixed + used + 500_000 + len(histories) * (rules + 20_000 + size.items * size.voters))
 
 
-@routes("GET", "/recommend/{user:id}", schemas.ListQuery, schemas.UserList, "The list of a user of the log", _one_cost)
-def one(home: Home, path: Parts, query: schemas.ListQuery) -> object:
-    """Return the list of one user."""
-    served = home.served
-    by, user = served.by(query.by, "query.by"), served.user(path["user"])
-    if query.popular and position_of(served.recommender.user_ids, user) < 0:
-        return answers.popular_list(served, user, query.k, home.standing.allowed())
-    users, allowed = np.array([served.user_index(user, "path.user")]), home.standing.allowed()
-    if allowed is None:
-        (short,) = served.recommender.short(users, [query.k], by, filter_viewed=not query.viewed)
-    else:
-        rules = ServedRules(filter_viewed=not query.viewed, allowed=allowed)
-        ((_, (short,)),) = served.recommender.blocks([user], query.k, None, {"by": by, "rules": rules})[1]
-    note = answers.WITH_VIEWED if query.viewed and by not in served.recommender.ranker.heads else None
-    return schemas.UserList(user=user, by=by, note=note, items=answers.short_items(served, short))
+def view_cost(size: Size, request: Any) -> float:
+    """Estimate the cost of a view: all voters rank all items, and each listed item is explained; see `lists_cost`."""
+    fixed, used = 500_000 + size.items * schemas.terms(request.where), len(getattr(request, "history", ()))
+    return float(fixed + 5 * size.items * size.voters + (40_000 + 20 * used) * request.k)
 
 
-@routes("POST", "/recommend", schemas.AnyListsRequest, schemas.Lists, "The lists of several users, or of new users",
-        several_cost)  # fmt: skip
-def several(home: Home, _path: Parts, request: Any) -> object:
-    """Return the lists of users or histories."""
-    return answers.lists(home.served, request, home.standing.allowed())
-
-
-@routes("GET", "/similar/{item:id}", schemas.SimilarQuery, schemas.SimilarItems, "The items nearest to one",
-        lambda size, _: size.items)  # fmt: skip
-def similar(home: Home, path: Parts, query: schemas.SimilarQuery) -> object:
-    """Return the nearest items."""
-    served = home.served
-    name, item = served.head(query.head, "query.head"), served.item(path["item"])
-    served.item_index(item, "path.item")
-    allowed = home.standing.allowed()
-    ids, scores = served.recommender.similar_items(
-        item, query.k if allowed is None else MANY, head=name, frame="arrays"
-    )
-    items = answers.items_of(served, ids, scores, allowed)[: query.k]
-    return schemas.SimilarItems(item=item, head=name, items=items)
-
-
-@routes("GET", "/explain/{user:id}/{item:id}", schemas.NoQuery, schemas.Explanation, "Why an item is listed",
-        lambda size, _: size.items * size.voters)  # fmt: skip
-def explain(home: Home, path: Parts, _query: schemas.NoQuery) -> object:
-    """Return the reasons of an item's rank."""
-    served = home.served
-    user, item = served.user(path["user"]), served.item(path["item"])
-    served.user_index(user, "path.user")
-    served.item_index(item, "path.item")
-    return served.recommender.explain(user, item) | {"title": served.titles.get(item)}
+COMPUTED = {each.name: each for each in (
+    Route("GET /recommend/{user}", schemas.ListQuery, schemas.UserList, "The list of a user of the log",
+          lambda run, user, query: answers.of_user(run.served, user, query), lists_cost),
+    Route("POST /recommend", schemas.ListsRequest, schemas.Lists, "The lists of several users, or of new users",
+          lambda run, _, request: answers.lists(run.served, request), lists_cost),
+    Route("GET /similar/{item}", schemas.SimilarQuery, schemas.Answer, "The items nearest to one",
+          lambda run, item, query: answers.similar(run.served, item, query), lambda size, _: size.items),
+    Route("GET /explain/{user}", schemas.ExplainQuery, schemas.Answer, "Why an item is listed",
+          lambda run, user, query: answers.explain(run.served, user, query), lambda size, _: size.items * size.voters),
+    Route("GET /run", schemas.Request, None, "The run that is served", lambda run, *_: run.facts()),
+    Route("GET /users", schemas.SearchQuery, None, "Search for users by id",
+          lambda run, _, query: run.users.results(query), lambda size, _: 10 * size.users),
+    Route("GET /items", schemas.SearchQuery, None, "Search for items by id and title",
+          lambda run, _, query: run.items.results(query), lambda size, _: 10 * size.items),
+    Route("GET /explore/{user}", schemas.ViewQuery, None, "A user of the log, seen by every voter",
+          lambda run, user, query: run.of_user(user, query), view_cost),
+    Route("POST /explore", schemas.HistoryView, None, "A history, seen by every voter",
+          lambda run, _, request: run.of_history(request), view_cost),
+)}  # fmt: skip

@@ -7,9 +7,10 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable
+import time
 from contextlib import suppress
-from logging.handlers import WatchedFileHandler
+from itertools import chain
+from typing import Any
 
 import typer
 import uvicorn
@@ -17,69 +18,64 @@ import uvicorn
 from concf.errors import ConfigError
 from concf.runtime.system import RELOAD
 from concf.service.app import create_app
-from concf.service.connections import Connections
-from concf.service.front import LOOPBACK, Access
+from concf.service.front import LOOPBACK, Access, Metrics
 from concf.service.loading import LOG, log_as_json
-from concf.service.service import Service
+from concf.service.pool import Service
 
-LAST_SECONDS, STEP = 1.0, 0.02  # for the requests of connections that came last; between two looks
+LOOK = 0.1  # seconds between two looks at all connections
+HEAD_SECONDS, HEAD_BYTES = 5.0, 1 << 16  # of a request's first line and headers
+LAST_SECONDS = 0.5  # for the requests of connections that came last
 
 
 def serve(
-    make: Callable[[], Service], host: str, port: int, access: Access, connections: Connections,
-    access_log: str | None = None, idle_seconds: int = 30, drain_seconds: float = 5.0, closing_seconds: int = 30,
+    service: Service, host: str, port: int, access: Access, access_log: bool = False, connections: int = 800,
+    idle_seconds: int = 30, drain_seconds: float = 5.0,
 ) -> None:  # fmt: skip
     """Serve until SIGTERM or SIGINT; raises an error if the first run cannot be loaded.
 
-    access_log: a file for a line of JSON about each request; "-": standard error
-    idle_seconds: that an unused connection is kept open; drain_seconds: after SIGTERM, until no more are accepted;
-    closing_seconds: for requests in progress after that
+    connections: open at a time; idle_seconds: that a connection stays open while nothing happens on it
+    drain_seconds: after SIGTERM, until no more connections are accepted
     """
-    log = None if access_log is None else _logger(access_log)
     try:  # the first address of the host
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address, family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"cannot listen at {host}:{port} ({error.strerror}). Choose another --host, --port") from None
-    listener.setblocking(False)
     log_as_json()
-    _warn(host, access)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    if host not in LOOPBACK and access.token is None:
+        LOG.warning("listening at %s without a token: anyone who can connect can read every user's lists", host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-
-    service = make()
+    app = create_app(service, access)
     config = uvicorn.Config(
-        create_app(service, access, log, connections), http=connections, ws="none", lifespan="off",  # type: ignore[arg-type]
-        log_config=None, access_log=False, proxy_headers=False, server_header=False,
-        timeout_keep_alive=idle_seconds, timeout_graceful_shutdown=closing_seconds,
+        app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=access_log, proxy_headers=False,
+        server_header=False, timeout_keep_alive=idle_seconds, timeout_graceful_shutdown=int(service.limits.seconds) + 1,
     )  # fmt: skip
 
     async def main() -> None:
+        server = uvicorn.Server(config)
+        watching = asyncio.create_task(watch(server, app.metrics, connections, idle_seconds))
         try:
-            await _run(uvicorn.Server(config), service, listener, connections, url, drain_seconds)
+            await _run(server, service, listener, url, drain_seconds)
         finally:
-            await service.close()
+            watching.cancel()
+            await service.newest.close()
 
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(main())
 
 
-async def _run(
-    server: uvicorn.Server, service: Service, listener: socket.socket, connections: Connections, url: str,
-    drain_seconds: float,
-) -> None:  # fmt: skip
-    """Serve until a signal; lose no request when it ends."""
+async def _run(server: uvicorn.Server, service: Service, listener: socket.socket, url: str, wait: float) -> None:
+    """Serve until a signal; lose no request when it ends. wait: seconds between SIGTERM and the end"""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    late = listener.dup()  # keeps the queue of connections when uvicorn closes its own
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    watching = asyncio.create_task(connections.watch())
     await asyncio.sleep(0)  # uvicorn has set its signal handlers, which these replace
-    logging.getLogger("uvicorn.error").addFilter(connections.note)
 
     def drain(immediately: bool) -> None:
         if immediately or service.closing:
             ended.set()
         else:
-            loop.call_later(drain_seconds, ended.set)
+            loop.call_later(wait, ended.set)
         service.closing = True
 
     with suppress(NotImplementedError):  # Windows
@@ -96,54 +92,54 @@ async def _run(
             gc.freeze()  # a collection that visits all that was imported takes a third of a second
             typer.echo(f"concf: serving {service.folder} at {url}")
             await asyncio.wait({ending, serving}, return_when=asyncio.FIRST_COMPLETED)
-        late.listen(0)  # few more can come between the last look and the end
+            listener.listen(0)  # few can be in the queue when it is closed
+            for each in server.servers:
+                each.close()
+            await asyncio.sleep(LAST_SECONDS)
     finally:
         service.closing = server.should_exit = True
         loading.cancel()
         ending.cancel()
-        while listener.fileno() >= 0 and not serving.done():  # uvicorn still accepts
-            await asyncio.sleep(STEP)
-        await _accept(late, connections)
         await serving
-        await _accept(late, connections)
-        late.close()
-        left = LAST_SECONDS
-        while left > 0 and connections.fresh():
-            await asyncio.sleep(STEP)
-            left -= STEP
-        watching.cancel()
 
 
-async def _accept(late: socket.socket, connections: Connections) -> None:
-    """Answer the connections that the kernel has accepted and uvicorn has not."""
-    while connections.make is not None:
-        try:
-            connection, _ = late.accept()
-        except OSError:  # nobody
-            return
-        connection.setblocking(False)
-        await asyncio.get_running_loop().connect_accepted_socket(connections.make, connection)
+async def watch(server: uvicorn.Server, metrics: Metrics, most: int, idle_seconds: float) -> None:
+    """Close connections whose callers keep the service waiting, for ever, and count them and what is not HTTP.
 
+    uvicorn has no limits of this kind. A connection waits for its caller before a request and while its head or body
+    arrives or an answer is not read; if nothing changes for `idle_seconds`, or a head is incomplete after
+    `HEAD_SECONDS` or longer than `HEAD_BYTES`, it is closed. If more than `most` are open, those that have waited
+    longest are closed, first those that have had no request.
+    """
 
-def _warn(host: str, access: Access) -> None:
-    if host in LOOPBACK:
-        return
-    if access.token is None:
-        LOG.warning(
-            "listening at %s without a token: anyone who can connect can read every user's lists. Use --token-file, or "
-            "a proxy that authenticates callers", host,
-        )  # fmt: skip
-    if host in ("0.0.0.0", "::", "") and set(access.hosts) <= {host}:
-        LOG.warning(
-            "only requests that name %s in the header Host are answered. Add the names that callers use with "
-            "--allow-host", ", ".join(LOOPBACK),
-        )  # fmt: skip
+    def not_http(record: logging.LogRecord) -> bool:
+        if record.levelno == logging.WARNING:
+            metrics.refused.labels("protocol").inc()
+        return True
 
+    def close(connection: Any, kind: str) -> None:
+        metrics.refused.labels(kind).inc()
+        connection.transport.abort()
 
-def _logger(target: str) -> logging.Logger:
-    logger = logging.Logger("concf.access", logging.INFO)
-    try:
-        logger.addHandler(logging.StreamHandler() if target == "-" else WatchedFileHandler(target, encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--access-log {target}: cannot be written ({error.strerror})") from None
-    return logger
+    logging.getLogger("uvicorn.error").addFilter(not_http)
+    since: dict[Any, tuple[Any, float]] = {}  # connection -> its state, and when that was first seen
+    connections: Any = server.server_state.connections
+    while True:
+        await asyncio.sleep(LOOK)
+        now, before, since, waiting = time.monotonic(), since, {}, list[Any]()
+        for each in list(connections):
+            cycle, unsent, scope = each.cycle, each.transport.get_write_buffer_size(), each.scope
+            in_head = scope is not None and "path" not in scope  # its first bytes have arrived
+            waits = bool(unsent or cycle is None or cycle.response_complete or cycle.more_body)
+            state = (cycle, unsent, in_head, waits)
+            since[each] = before[each] if each in before and before[each][0] == state else (state, now)
+            seconds = now - since[each][1]
+            if in_head and len(each.url) + sum(map(len, chain(*each.headers))) > HEAD_BYTES:
+                close(each, "too_large")
+            elif waits:
+                waiting.append((cycle is not None, -seconds, len(waiting), each))
+                if seconds > (HEAD_SECONDS if in_head else idle_seconds):
+                    close(each, "too_slow")
+        for *_, each in sorted(waiting)[: max(0, len(since) - most)]:
+            close(each, "busy")
+        metrics.connections.set(len(since))

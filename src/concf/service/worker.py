@@ -1,114 +1,91 @@
 """A process that holds a run and computes one answer at a time: jobs on standard input, answers on standard output.
 
-Messages are frames: eight bytes with the length, then the content. A job is a line of JSON, then the request's body; an
-answer three digits of a status, then its body. SIGINT interrupts a job; the process stays.
+Messages are frames: eight bytes with the length, then the content. A job is JSON, an answer three digits of a status,
+then its body. SIGINT interrupts a job; the process stays.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import struct
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import torch
-from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from concf.errors import ConcfError
-from concf.service.explorer.routes import routes as explorer
+from concf.service import schemas
+from concf.service.answers import lists
+from concf.service.explorer.view import Explorer
 from concf.service.loading import LOG, Loader, log_as_json
-from concf.service.problems import Problem, as_problem, invalid
-from concf.service.routes import Home, Route
-from concf.service.routes import routes as recommending
+from concf.service.problems import Problem, as_problem
+from concf.service.routes import COMPUTED, Size
 
 LENGTH = struct.Struct(">Q")
-IDS, STORED, ALLOWED = "ids", "stored", "allowed"  # jobs of the front itself
-COMPUTED: dict[str, Route] = {each.name: each for each in (*recommending, *explorer)}
+STORED = "stored"  # the job of the front itself
+MOST = 1 << 17  # users whose lists the front keeps
 
 
-class Interrupted(BaseException):
-    """The front does not want the answer any more."""
+def facts(run: Explorer) -> dict[str, Any]:
+    """Describe the run to the front. size: see `Size`; stored: users whose lists it may fetch"""
+    recommender, ranker = run.recommender, run.ranker
+    computed = recommender.default in ranker.heads or ranker.new is not None or run.served.standing is not None
+    size = Size(len(recommender.user_ids), ranker.n_items, max(1, len(ranker.run.heads)))
+    stored = 0 if computed else min(size.users, MOST)
+    return {"run": run.served.run_id, "name": run.served.folder.resolve().name, "size": size, "stored": stored}
 
 
-def facts(home: Home) -> dict[str, Any]:
-    """Describe the run to the front. stored: length of stored lists, 0 if there are none"""
-    served, ranker = home.served, home.served.recommender.ranker
-    default = served.recommender.default
-    stored = 0 if default in ranker.heads or ranker.new is not None else ranker.run.settings.consensus.shown
+def stored(run: Explorer, begin: int, end: int) -> dict[str, str]:
+    """User id as text -> JSON of the list as `GET /recommend/{user}` gives it, for users of these indices."""
+    users = run.recommender.user_ids.values[begin:end].tolist()
+    answer = lists(run.served, schemas.ListsRequest(users=users))
+    shared = {"by": answer["by"], "note": answer["note"]}
     return {
-        "run": served.run_id, "name": served.name, "users": len(served.recommender.user_ids),
-        "items": ranker.n_items, "voters": max(1, len(ranker.run.heads)), "by": default, "stored": stored,
-    }  # fmt: skip
+        str(each["user"]): to_json({"user": each["user"], **shared, "items": each["items"]}).decode()
+        for each in answer["lists"]
+    }
 
 
-def answer(home: Home, job: bytes) -> bytes:
+def answer(run: Explorer, job: bytes) -> tuple[int, bytes]:
     """Answer a job: the status and the body."""
-    head, _, body = job.partition(b"\n")
-    about = json.loads(head)
+    about = from_json(job)
     try:
-        if about["route"] == IDS:
-            return b"200" + _ids(home)
         if about["route"] == STORED:
-            return b"200" + _stored(home, about["begin"], about["end"])
-        if about["route"] == ALLOWED:
-            allowed = home.standing.allowed()
-            return b"200" + (b"" if allowed is None else allowed.tobytes())
+            return 200, to_json(stored(run, about["begin"], about["end"]))
         route = COMPUTED[about["route"]]
-        try:
-            if route.method == "POST":
-                request = route.request.validate_json(body)
-            else:
-                request = route.request.validate_python(about["query"])
-        except ValidationError as error:
-            raise invalid(error, "body" if route.method == "POST" else "query") from None
         assert route.work is not None
-        made = route.work(home, about["path"], request)
-        return b"200" + (made if isinstance(made, bytes) else to_json(made))
+        return 200, to_json(route.work(run, about["id"], route.request.model_validate(about["request"])))
     except Exception as error:
         if not isinstance(error, ConcfError):
             LOG.exception("a job failed", extra={"fields": {"route": about["route"]}})
         problem = as_problem(error)
-        return str(problem.status).encode() + problem.body()
+        return problem.status, problem.body()
 
 
-def _ids(home: Home) -> bytes:
-    """Ids of users and items, and titles, by position."""
-    served = home.served
-    items = served.recommender.item_ids.values.tolist()
-    titles = [served.titles.get(item) for item in items]
-    return to_json({"users": served.recommender.user_ids.values.tolist(), "items": items, "titles": titles})
-
-
-def _stored(home: Home, begin: int, end: int) -> bytes:
-    """[users, stored] items as int32, -1 where a list is shorter, then their scores as float32."""
-    length, recommender = facts(home)["stored"], home.served.recommender
-    items, scores = np.full((end - begin, length), -1, np.int32), np.zeros((end - begin, length), np.float32)
-    lists = recommender.short(np.arange(begin, end), [length] * (end - begin), recommender.default)
-    for row, (own, values) in enumerate(lists):
-        items[row, : len(own)], scores[row, : len(own)] = own, values
-    return items.tobytes() + scores.tobytes()
-
-
-def warm_up(home: Home) -> None:
+def warm_up(run: Explorer) -> None:
     """Answer a request of each kind, so that nobody waits for what is computed once."""
-    recommender = home.served.recommender
-    path = {"user": str(recommender.user_ids.values[0]), "item": str(recommender.item_ids.values[0])}
+    user, item = (str(ids.values[0]) for ids in (run.recommender.user_ids, run.recommender.item_ids))
     for route in COMPUTED.values():
-        body, query = {"history": [path["item"]]}, dict[str, str]()
-        if route.template == "/explore/{user}" and home.served.attributes is not None:
-            query["where"] = f'"{home.served.attributes.attributes(recommender.item_ids).columns[0]}" is not null'
-        answer(home, to_json({"route": route.name, "path": path, "query": query}) + b"\n" + to_json(body))
+        request: dict[str, Any] = {"history": [item]} if route.method == "POST" else {}
+        if route.request is schemas.ExplainQuery:
+            request["item"] = item
+        if route.request is schemas.ViewQuery and run.attributes is not None and run.attributes.columns:
+            request["where"] = f'"{run.attributes.columns[0]}" is not null'
+        answer(run, to_json({"route": route.name, "id": item if "{item}" in route.path else user, "request": request}))
 
 
 def _read(source: IO[bytes]) -> bytes | None:
     head = source.read(LENGTH.size)
     return source.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
+
+
+class Interrupted(BaseException):
+    """The front does not want the answer any more."""
 
 
 def main() -> None:
@@ -125,33 +102,30 @@ def main() -> None:
         if computing:
             raise Interrupted
 
-    signal.signal(signal.SIGINT, interrupt)
-
-    def send(reply: bytes) -> None:
-        sink.write(LENGTH.pack(len(reply)) + reply)
+    def send(status: int, body: bytes) -> None:
+        sink.write(LENGTH.pack(3 + len(body)) + str(status).encode() + body)
         sink.flush()
 
-    first = _read(source)
-    if first is None:
-        return
-    loader, folder = Loader.from_json(first)
+    signal.signal(signal.SIGINT, interrupt)
+    first = from_json(_read(source) or b"{}")
+    folder = Path(first["folder"])
     try:
-        home = Home(loader(folder), loader)
-        warm_up(home)
+        run = Explorer(Loader.model_validate(first["loader"])(folder))
+        warm_up(run)
         gc.collect()
         gc.freeze()  # see `server`
     except Exception as error:
-        send(b"409" + Problem(409, "refused_run", str(error), str(folder)).body())
+        send(409, Problem(409, "refused_run", f"{folder}: {type(error).__name__}: {error}").body())
         return
-    send(b"200" + to_json(facts(home)))
+    send(200, to_json(facts(run)))
     while (job := _read(source)) is not None:
-        reply = b"503"
+        reply = 503, b""
         with suppress(Interrupted):
             computing = True
-            reply = answer(home, job)
+            reply = answer(run, job)
             computing = False
         computing = False
-        send(reply)
+        send(*reply)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from concf.data.ids import Ids
-from concf.errors import ConfigError
-from concf.inference.rules import AppliedRules
-from concf.service.explorer.schemas import SearchResult
-from concf.service.loading import Served
-from concf.service.problems import Problem
-from concf.service.standing import Mask, ServedRules
+from concf.service.schemas import Answer, SearchQuery
 
 WORD = r"[^\W_]+"
 LONGEST = 200  # characters of a search
-LONGEST_CELL = 300  # characters of an attribute that are shown
 
 
 class Search:
@@ -52,12 +46,12 @@ class Search:
         indices: NDArray[np.int64] = table.sort(*order)["index"].head(limit).to_numpy()
         return indices
 
-    def draw(self, limit: int) -> NDArray[np.int64]:
-        """[<= limit] random indices."""
-        return np.random.default_rng().choice(len(self.table), min(limit, len(self.table)), replace=False)
-
-    def results(self, indices: NDArray[np.int64]) -> list[SearchResult]:
-        """Return the entries at the indices, with titles and popularity."""
+    def results(self, query: SearchQuery) -> list[Answer]:
+        """Return entries {id, title, uses}: those found, or random ones. uses: the popularity"""
+        if query.random:
+            indices = np.random.default_rng().choice(len(self.ids), min(query.limit, len(self.ids)), replace=False)
+        else:
+            indices = self.find(query.q, query.limit)
         columns = (self.ids[indices].tolist(), map(self.titles.__getitem__, indices), self.popularity[indices].tolist())
         return [{"id": name, "title": title, "uses": uses} for name, title, uses in zip(*columns, strict=True)]
 
@@ -66,48 +60,3 @@ def _simple(texts: pl.Series) -> pl.Series:
     """Normalise texts: one line, lower case, no accents."""
     plain: Any = texts.str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     return plain.str.replace_all("\n", " ", literal=True)  # type: ignore[no-any-return]
-
-
-class Attributes:
-    """The catalogue of a run that is served.
-
-    columns: the names of its attributes, without ids, titles and pictures; [] if there is no catalogue
-    """
-
-    def __init__(self, served: Served) -> None:
-        self.ranker, self.catalogue = served.recommender.ranker, served.attributes
-        self.frame = None if self.catalogue is None else self.catalogue.attributes(self.ranker.item_ids)
-        hidden = () if self.catalogue is None else self.catalogue.roles()
-        self.columns = [] if self.frame is None else [name for name in self.frame.columns if name not in hidden]
-
-    def of(self, index: int) -> dict[str, str]:
-        """Column -> value of an item as text, without missing values."""
-        row = {} if self.frame is None else self.frame.row(index, named=True)
-        known = {name: row[name] for name in self.columns if row[name] is not None}
-        return {
-            name: f"{value:.6g}" if isinstance(value, float) else str(value)[:LONGEST_CELL]
-            for name, value in known.items()
-        }
-
-    def picture(self, index: int) -> str | None:
-        """Return the URL of an item's picture if its origin is allowed."""
-        if self.frame is None or self.catalogue is None or self.catalogue.image is None:
-            return None
-        address = self.frame[self.catalogue.image][index]
-        return address if isinstance(address, str) and allowed(address, self.catalogue.image_sources) else None
-
-    def rules(self, where: str | None, allowed: Mask | None) -> AppliedRules | None:
-        """Return the rules of a condition and of the standing rule; None without either."""
-        try:
-            rules = ServedRules(self.catalogue, where or None, allowed=allowed)
-            return rules.applied(self.ranker, self.ranker.run.best_head())
-        except ConfigError as error:
-            raise Problem(409, "refused_rule", str(error), "where") from None
-
-
-def allowed(address: str, sources: Sequence[str]) -> bool:
-    """Return whether a picture may be loaded: from this site, or from an origin that the operator named."""
-    if re.search(r"[\s\\\x00-\x1f\x7f]", address):  # browsers drop some of these: "/\t/other.example" is another site
-        return False
-    own = address.startswith("/") and not address.startswith("//")
-    return own or any(address.startswith(f"{source}/") for source in sources)

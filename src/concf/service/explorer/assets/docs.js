@@ -11,7 +11,7 @@ const resolved = (schema) => (schema?.$ref ? document_.components.schemas[schema
 /** A schema as text, an object line by line. */
 function describe(schema, depth = 0) {
   const one = resolved(schema), indent = "  ".repeat(depth + 1);
-  const any = one.anyOf ?? one.oneOf;
+  const any = one.properties ? null : one.anyOf ?? one.oneOf;
   if (any) return [...new Set(any.map((each) => describe(each, depth)))].join(" | ");
   if (one.enum ?? one.const) return [one.enum ?? one.const].flat().map((each) => JSON.stringify(each)).join(" | ");
   if (one.type === "array") return `[${describe(one.items, depth)}, ...]`;
@@ -21,7 +21,7 @@ function describe(schema, depth = 0) {
     return `{\n${lines.join(",\n")}\n${"  ".repeat(depth)}}`;
   }
   if (one.type === "object") return `{name: ${describe(one.additionalProperties === true ? {} : one.additionalProperties, depth)}, ...}`;
-  return one.type ?? "anything";
+  return [one.type ?? "anything"].flat().join(" | ");
 }
 
 function bounds(schema) {
@@ -33,22 +33,24 @@ function bounds(schema) {
 
 /** An example of a schema: its required fields, with ids of this run. */
 function sample(schema, name = "") {
-  const one = resolved(schema), any = one.anyOf ?? one.oneOf;
+  const one = resolved(schema), any = one.properties ? null : one.anyOf ?? one.oneOf;
   if (["user", "users"].includes(name) && one.type !== "array") return known.user ?? "USER";
   if (["item", "items", "history", "histories"].includes(name) && !["array", "object"].includes(one.type)) return known.item ?? "ITEM";
   if (any) return sample(any[0], name);
   if (one.type === "array") return [sample(one.items, name)];
-  if (one.properties) return Object.fromEntries((one.required ?? []).map((each) => [each, sample(one.properties[each], each)]));
+  if (one.properties) return Object.fromEntries((one.required ?? one.oneOf?.[0].required ?? []).map((each) => [each, sample(one.properties[each], each)]));
   if (one.type === "object") return { someone: sample(one.additionalProperties, name) };
   return one.default ?? (one.type === "integer" ? one.minimum ?? 1 : one.type === "boolean" ? false : one.type === "string" ? "text" : null);
 }
 
 const bodyOf = (operation) => operation.requestBody?.content?.["application/json"]?.schema;
-const example = (path) => path.slice(1).replace(/\{(\w+)(?::\w+)?\}/g, (_, name) => encodeURIComponent(known[name] ?? name.toUpperCase()));
+const value = (name) => encodeURIComponent(known[name] ?? name.toUpperCase());
+const example = (path, { parameters = [] }) => path.slice(1).replace(/\{(\w+)\}/g, (_, name) => value(name)) +
+  parameters.filter((each) => each.in === "query" && each.required).map(({ name }) => `?${name}=${value(name)}`).join("");
 
 function curl(method, path, operation) {
-  const open = operation.security?.length === 0 || !document_.components.securitySchemes;
-  const words = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${location.href.replace(/docs[^/]*$/, "")}${example(path)}`];
+  const open = !document_.components.securitySchemes;
+  const words = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${location.href.replace(/docs[^/]*$/, "")}${example(path, operation)}`];
   if (!open) words.push(`-H "Authorization: Bearer $TOKEN"`);
   const body = bodyOf(operation);
   if (body) words.push(`-H 'Content-Type: application/json'`, `-d '${JSON.stringify(sample(body)).replaceAll("'", "'\\''")}'`);
@@ -58,7 +60,7 @@ function curl(method, path, operation) {
 /** A form that sends the call, with the example filled in, and shows the answer. */
 function attempt(method, path, operation) {
   const name = `${method} ${path}`, body = bodyOf(operation);
-  const address = make("input", { "aria-label": `Address of ${name}`, value: example(path), spellcheck: "false" });
+  const address = make("input", { "aria-label": `Address of ${name}`, value: example(path, operation), spellcheck: "false" });
   const text = body && make("textarea", { "aria-label": `Body of ${name}`, rows: 5, spellcheck: "false" }, JSON.stringify(sample(body), null, 2));
   const answer = make("pre", { tabindex: 0, hidden: "", role: "status", "aria-label": `Answer to ${name}` });
   const submit = async (event) => {
@@ -79,7 +81,7 @@ function pretty(text) {
 
 function shown(method, path, operation) {
   const parameters = (operation.parameters ?? []).map((each) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, each.name)),
-    make("td", {}, `${describe(each.schema)}${bounds(each.schema)}`), make("td", { class: "muted" }, each.description ?? (each.in === "path" ? "in the path" : ""))));
+    make("td", {}, `${describe(each.schema)}${bounds(each.schema)}`), make("td", { class: "muted" }, each.schema.description ?? (each.in === "path" ? "in the path" : ""))));
   const body = bodyOf(operation);
   const [good] = Object.keys(operation.responses), errors = Object.entries(operation.responses).slice(1);
   const answer = operation.responses[good].content?.["application/json"]?.schema;
@@ -104,14 +106,8 @@ async function ids() {
 try {
   [document_] = await Promise.all([request("openapi.json"), ids()]);
   at("about").textContent = `${document_.info.version} · ${document_.info.summary ?? document_.info.description ?? ""}`;
-  const groups = new Map();
-  for (const [path, operations] of Object.entries(document_.paths)) {
-    for (const [method, operation] of Object.entries(operations)) {
-      const name = operation.tags?.[0] ?? "other";
-      groups.set(name, [...(groups.get(name) ?? []), shown(method, path, operation)]);
-    }
-  }
-  at("operations").replaceChildren(...[...groups].map(([name, each]) => make("section", {}, make("h2", {}, name), each)));
+  const routes = Object.entries(document_.paths).flatMap(([path, operations]) => Object.entries(operations).map(([method, operation]) => shown(method, path, operation)));
+  at("operations").replaceChildren(make("section", {}, make("h2", {}, "Routes"), routes));
 } catch (error) {
   at("message").hidden = false;
   at("message").querySelector("p").textContent = error.message;

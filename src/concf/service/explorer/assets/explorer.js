@@ -7,10 +7,10 @@ import { colours, legend, Lists, named, titleOf } from "./lists.js";
 import { explain } from "./why.js";
 
 const LENGTHS = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 4, FEW = 5; // milliseconds; items of a history at first; similar ones
-const START = { user: null, history: null, k: 10, colour: null, heldOut: false, compare: false, where: "" };
+const START = { user: null, history: null, k: 10, colour: null, heldOut: false, where: "" };
 const wide = matchMedia("(min-width: 52.01rem)");
 const titles = new Map(); // of the items shown so far
-let state = { ...START }, facts = null, view = null, other = null, pending = null, timer = 0, retry = begin, allChips = false, tokenSent = false;
+let state = { ...START }, facts = null, view = null, pending = null, timer = 0, retry = begin, allChips = false, tokenSent = false;
 
 const lists = new Lists(at("lists"), (item, chosen) => {
   const shown = view && item !== null && (wide.matches || chosen);
@@ -30,7 +30,6 @@ function read(hash) {
     k: LENGTHS.includes(Number(parts.get("k"))) ? Number(parts.get("k")) : START.k,
     colour: ["consistency", "rank", "voters"].find((each) => each === parts.get("colour")) ?? START.colour,
     heldOut: parts.get("held-out") === "yes",
-    compare: parts.get("compare") === "yes",
     where: decoded(parts.get("where") ?? ""),
   };
 }
@@ -39,14 +38,13 @@ function decoded(text) {
   try { return decodeURIComponent(text); } catch { return text; }
 }
 
-function written({ user, history, k, colour, heldOut, compare, where }) {
+function written({ user, history, k, colour, heldOut, where }) {
   const parts = [];
   if (history) parts.push(`history=${history.map(encodeURIComponent).join(",")}`);
   else if (user !== null) parts.push(`user=${encodeURIComponent(user)}`);
   if (k !== START.k) parts.push(`k=${k}`);
   if (colour !== START.colour) parts.push(`colour=${colour}`);
   if (heldOut) parts.push("held-out=yes");
-  if (compare) parts.push("compare=yes");
   if (where) parts.push(`where=${encodeURIComponent(where)}`);
   return `#${parts.join("&")}`;
 }
@@ -70,18 +68,15 @@ async function load() {
   const controller = (pending = new AbortController());
   retry = load;
   try {
-    const both = state.compare && facts.compared !== null;
-    const [result, beside] = await Promise.all([answer(state, controller.signal), both ? answer({ ...state, compared: true }, controller.signal).catch(unlessLate) : null]);
+    const result = await answer(state, controller.signal);
     if (controller.signal.aborted) return; // another request was made since
     view = result;
-    other = beside?.consensus ? beside : null;
     for (const each of [...result.history, ...result.items]) remember(each);
-    lists.show(result, facts, colour(), other);
+    lists.show(result, facts, colour());
     const [first] = (result.consensus ?? result.lists[0]).items;
     if (wide.matches && lists.chosen === null && first) lists.choose(String(first.item));
     showError(null);
     showFilterError(null);
-    if (beside instanceof RequestError) at("compared").replaceChildren(empty(`${facts.compared}: ${beside.message}`));
     showView();
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -99,15 +94,13 @@ async function load() {
   at("lists").setAttribute("aria-busy", "false");
 }
 
-function answer({ user, history, k: length, heldOut, where, compared = false }, signal) {
-  const k = Math.min(length, facts.limits.k);
+function answer({ user, history, k, heldOut, where }, signal) {
   if (history) {
-    return request("explore", { body: `{"history":${idList(history, facts.item_ids === "integers")},"k":${k},"compared":${compared},"where":${JSON.stringify(where || null)}}`, signal });
+    return request("explore", { body: `{"history":${idList(history, facts.item_ids === "integers")},"k":${k},"where":${JSON.stringify(where || null)}}`, signal });
   }
-  return request(`explore/${encodeURIComponent(user)}?k=${k}&held_out=${heldOut}&compared=${compared}${where ? `&where=${encodeURIComponent(where)}` : ""}`, { signal });
+  return request(`explore/${encodeURIComponent(user)}?k=${k}&held_out=${heldOut}${where ? `&where=${encodeURIComponent(where)}` : ""}`, { signal });
 }
 
-const unlessLate = (error) => { if (error instanceof RequestError) return error; throw error; };
 const colour = () => colours(view, facts).find((each) => each === state.colour) ?? colours(view, facts)[0];
 const button = (text, onclick) => make("button", { type: "button", onclick }, text);
 const empty = (...words) => make("p", { class: "empty" }, ...words);
@@ -119,16 +112,6 @@ async function similar(id, place) {
     place.replaceChildren(make("h4", {}, "Similar items ", make("span", { class: "muted" }, `by ${head}'s vectors`)),
       make("ul", {}, items.map((item) => make("li", {}, named(item), make("span", { class: "muted" }, ` ${item.score.toFixed(2)}`)))));
   } catch (error) { showError(error); }
-}
-
-async function neighbours(user) {
-  at("neighbours").hidden = true;
-  if (state.history || user === null) return;
-  const { users } = await request(`similar-users/${encodeURIComponent(user)}?k=${FEW}`).catch(() => ({ users: [] }));
-  if (state.user !== user || state.history || !users.length) return; // someone else was chosen since
-  at("neighbours").hidden = false;
-  at("neighbours").replaceChildren(make("span", { class: "muted" }, "Similar users "), ...users.map((each) =>
-    make("button", { type: "button", class: "link", title: `${count(each.uses, "item")}, cosine ${each.score.toFixed(2)}`, onclick: () => go({ user: String(each.user), history: null }) }, String(each.user))));
 }
 
 async function randomUser() {
@@ -169,7 +152,6 @@ function showControls() {
   at("held").hidden = own;
   at("edit").hidden = own;
   at("held-out").checked = state.heldOut;
-  at("compare").checked = state.compare;
   if (document.activeElement !== at("where")) at("where").value = state.where;
   for (const [name, value] of [["mode", own ? "history" : "user"], ["k", state.k], ...(facts ? [["colour", colour()]] : [])]) {
     document.querySelector(`input[name=${name}][value="${value}"]`).checked = true;
@@ -190,7 +172,6 @@ function showView() {
     input.parentNode.hidden = !colours(view, facts).includes(input.value);
     input.checked = input.value === colour();
   }
-  if (view) neighbours(state.user);
   if (view) at("status").textContent = `Lists of ${state.k} shown for ${state.history ? "your history" : `user ${state.user}`}.`;
   document.title = `${state.history ? "Custom history" : `User ${state.user ?? ""}`} · ConCF explorer`;
 }
@@ -239,8 +220,6 @@ function showFacts() {
     make("dd", { title: `Best head: ${facts.why_best_head}` }, best.join(" · "))));
   at("filter").hidden = !facts.columns.length;
   at("columns").textContent = `Attributes: ${facts.columns.join(", ")}`;
-  at("both").hidden = facts.compared === null;
-  at("both").querySelector("span").textContent = `Compare with ${facts.compared}`;
   at("facts").replaceChildren(...figures);
 }
 
@@ -289,10 +268,9 @@ at("held-out").addEventListener("change", (event) => go({ heldOut: event.target.
 at("colour").addEventListener("change", (event) => {
   state.colour = event.target.value;
   history.replaceState(null, "", written(state));
-  if (view) { lists.show(view, facts, colour(), other); showView(); }
+  if (view) { lists.show(view, facts, colour()); showView(); }
 });
 at("filter").addEventListener("submit", (event) => { event.preventDefault(); go({ where: at("where").value.trim() }); });
-at("compare").addEventListener("change", (event) => go({ compare: event.target.checked }, "replaceState"));
 at("token").addEventListener("submit", (event) => {
   event.preventDefault();
   keepToken(at("token-text").value.trim());

@@ -1,4 +1,4 @@
-// The consensus, the run that it is compared with, and each voter's list; the same item is marked in all of them.
+// The consensus and each voter's list; the same item is marked in all of them.
 
 import { at, count, draw, make, term } from "./dom.js";
 
@@ -45,23 +45,17 @@ export class Lists {
   /** What there is instead of lists. */
   clear(...instead) {
     this.view = this.chosen = null;
-    for (const id of ["compared", "voters"]) at(id).replaceChildren();
+    at("voters").replaceChildren();
     at("agreed").replaceChildren(...instead);
   }
 
-  /** other: the view of the run that it is compared with, or null */
-  show(view, facts, colour, other) {
+  show(view, facts, colour) {
     Object.assign(this, { view, facts, colour });
     this.items = new Map(view.items.map((each) => [String(each.item), each]));
-    this.others = other && new Map(other.items.map((each) => [String(each.item), each]));
-    const before = other && new Map(other.consensus.items.map((each) => [String(each.item), each.rank]));
-    const now = view.consensus && new Map(view.consensus.items.map((each) => [String(each.item), each.rank]));
     const lists = view.lists.map((list) => this.#voter(list));
-    at("agreed").replaceChildren(...(view.consensus ? [this.#agreed(view.consensus, before)] : []));
-    at("compared").replaceChildren(...(other ? [this.#compared(other.consensus, now)] : []));
+    at("agreed").replaceChildren(...(view.consensus ? [this.#agreed(view.consensus)] : []));
     this.links = draw("svg", { class: "links", "aria-hidden": "true" });
     this.root.classList.toggle("single", !view.consensus);
-    this.root.classList.toggle("both", Boolean(other));
     at("voters").replaceChildren(...lists, this.links);
     if (!this.#rows(this.chosen).length) this.chosen = null;
     this.last = undefined;
@@ -73,28 +67,16 @@ export class Lists {
     this.#highlight(item, true);
   }
 
-  #agreed(agreed, before) {
+  #agreed(agreed) {
     const cast = this.items.get(String(agreed.items[0]?.item))?.votes ?? [];
     const letters = cast.map(({ head }) => [letter(indexOf(head, this.facts)), head]);
     const header = make("header", {}, make("h3", { id: "list-agreed" }, "Consensus"), make("p", {}, ...this.#order(agreed)),
       letters.length ? make("p", {}, "Columns: the rank by ", letters.map(([sign, head], n) => [n ? ", " : "", make("b", {}, sign), ` ${head}`]).flat()) : null,
       make("div", { class: "cells", "aria-hidden": "true" }, letters.map(([sign, head]) => make("span", { title: head }, sign)), make("span", { class: "score" }, "score")));
     return this.#list("agreed", header, agreed.items, (item, known) => [
-      before ? this.#moved(item, before.get(String(item.item))) : null,
       make("div", { class: "cells", "aria-hidden": "true" }, known.votes.map((vote) => this.#cell(vote))),
       make("span", { class: "score", "aria-hidden": "true", title: this.facts.reranked.length ? "the re-ranker's score" : "importance: the mean of the votes" }, item.score.toFixed(2)),
     ]);
-  }
-
-  #compared(list, now) {
-    const header = make("header", {}, make("h3", { id: "list-compared" }, make("span", { class: "name" }, this.facts.compared)), make("p", {}, "its consensus"));
-    return this.#list("compared", header, list.items, (item) => (now.has(String(item.item)) ? [] : [make("span", { class: "moved" }, "gone")]));
-  }
-
-  #moved(item, before) {
-    const by = before && before - item.rank;
-    const [text, words] = before === undefined ? ["new", `not in the list of ${this.facts.compared}`] : by === 0 ? ["=", "as before"] : [by > 0 ? `▲${by}` : `▼${-by}`, `rank ${before} in ${this.facts.compared}`];
-    return make("span", { class: "moved", title: words }, text);
   }
 
   /** By what the consensus is ordered, and how good it is. */
@@ -126,15 +108,15 @@ export class Lists {
 
   #list(by, header, items, more) {
     const rows = items.map((item, index) => {
-      const known = (by === "compared" ? this.others : this.items).get(String(item.item)), out = PARTS[known.part];
+      const known = this.items.get(String(item.item)), out = PARTS[known.part];
       return make("li", {},
         make("button", { type: "button", class: "row", "data-item": item.item, tabindex: index ? -1 : 0 },
-          make("span", { class: "rank" }, String(item.rank)), by === "compared" ? null : this.#tint(known, by),
+          make("span", { class: "rank" }, String(item.rank)), this.#tint(known, by),
           make("span", { class: "title", title: titleOf(known) }, named(known)),
           out ? make("span", { class: `out ${known.part}`, title: out[1] }, out[0]) : null, more(item, known), this.#label(known)));
     });
     const empty = items.length ? [] : [make("li", { class: "muted small" }, "No items are left: this user has used all that it ranks.")];
-    return make("section", { class: `list ${by === "agreed" || by === "compared" ? by : ""}`, "aria-labelledby": header.querySelector("h3").id, "data-by": by },
+    return make("section", { class: `list ${by === "agreed" ? by : ""}`, "aria-labelledby": header.querySelector("h3").id, "data-by": by },
       header, make("ol", {}, rows, empty));
   }
 

@@ -14,7 +14,6 @@ export function explain(panel, id, view, facts, close, similar) {
   panel.replaceChildren(
     make("button", { type: "button", class: "close", "aria-label": "Close", onclick: close }, "✕"),
     make("h3", {}, named(item)), item.title ? make("p", { class: "muted" }, id) : "",
-    item.picture ? make("img", { class: "picture", src: item.picture, alt: "", loading: "lazy", referrerpolicy: "no-referrer" }) : "",
     described(item), make("p", {}, place(item, ranks, view)), because(item, view),
     ...(item.contributions ? lifted(item, view, facts) : []),
     ...votes(item, ranks, view, facts),
