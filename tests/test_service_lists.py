@@ -93,6 +93,9 @@ def test_what_is_not_stored_yet_is_computed(client: Client, model: Recommender) 
         answer = stored.pop(str(user))
         assert client.get(f"/recommend/{segment(user)}").content == answer
         stored[str(user)] = answer
+    asked = f"/recommend/{segment(user)}?k=3"
+    first = client.get(asked).content
+    assert client.service.pool.recent[str(user), b"k=3"] == first == client.get(asked).content
 
 
 def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recommender) -> None:

@@ -7,9 +7,8 @@ import hmac
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -53,8 +52,7 @@ def own_name(host: bytes, hosts: tuple[str, ...]) -> bool:
     return bool(name) and (name in LOOPBACK or name in hosts or "*" in hosts or below)
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """Tokens and host names that the service accepts.
 
     token: what callers must send, if anything
@@ -177,12 +175,14 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request: from the stored lists, in the front, or by a worker."""
-        id_ = next(iter(scope["path_params"].values()), "")
-        if not scope["query_string"] and self.route.request is ListQuery and id_ in self.service.pool.lists:
-            await Response(self.service.pool.lists[id_], media_type=JSON)(scope, receive, send)
+        id_, query = next(iter(scope["path_params"].values()), ""), scope["query_string"]
+        keeps = self.service.pool if self.route.request is ListQuery else None
+        stored = keeps and (keeps.recent.get((id_, query)) if query else keeps.lists.get(id_))
+        if stored:
+            await Response(stored, media_type=JSON)(scope, receive, send)
             return
         if self.route.method == "GET":
-            request = self._query(scope["query_string"])
+            request = self._query(query)
         else:
             body = await read_body(receive, self.service.limits.body_seconds)
             if body is None:
@@ -203,6 +203,8 @@ class Endpoint:
         reply = await self._attended(pool.ask(job, cost), receive)
         if reply is not None:
             status, answer = reply
+            if keeps and query and status == 200:
+                keeps.keep(id_, query, answer)
             await Response(answer, status, media_type=JSON if status == 200 else MEDIA_TYPE)(scope, receive, send)
 
     def _query(self, query: bytes) -> Any:

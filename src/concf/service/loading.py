@@ -127,10 +127,9 @@ class Served:
     run_id: str = ""
     standing: Standing | None = None
 
-    @property
-    def name(self) -> str:
-        """The name of the run's folder."""
-        return self.folder.resolve().name
+    def allowed(self) -> Mask | None:
+        """[items] whether the standing rule allows an item; None without one."""
+        return None if self.standing is None else self.standing.allowed()
 
     def allowed(self) -> Mask | None:
         """[items] whether the standing rule allows an item; None without one."""
@@ -212,7 +211,6 @@ def _prepare(recommender: Recommender) -> None:
     ranker = recommender.ranker
     if not ranker.names:
         raise DataError("the run has no epoch yet; wait for its first validation")
-    _ = recommender.viewed, ranker.contributions
     vectors = {name: ranker.factors(name) for name in ranker.heads}
     if CONSENSUS in ranker.names:
         vectors |= {f"{name} at the best epoch of the consensus": each for name, each in ranker.voters.items()}

@@ -11,10 +11,9 @@ from asyncio.subprocess import PIPE, Process
 from bisect import insort
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
@@ -25,15 +24,15 @@ from concf.service.routes import SHORT, Size
 from concf.service.worker import LENGTH, STORED
 
 BLOCK = 512  # users whose stored lists are one job
+KEPT, KEPT_BYTES = 1 << 13, 1 << 12  # other lists that are kept: how many, how long at most
 GRACE = 0.5  # seconds for an interrupted job to end in
 AGAIN = 5.0  # seconds until another try, if no process can be started
 LONG_NICE = 15  # niceness of processes with long jobs
-LOST = (asyncio.IncompleteReadError, ConnectionError)  # a process has ended
+LOST = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)  # a process has ended; the last by uvloop
 Reply = tuple[int, bytes]  # status, body
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits of what is computed; those of the form of requests are in `schemas`.
 
     cost: estimated number of scores (users x items) of a request
@@ -134,6 +133,7 @@ class Pool:
     workers: processes for short jobs; half as many, at least one, are for long ones, and one is a spare
     when_changed: called if the folder has another run by the time that a process is replaced
     lists: user id as text -> the answer for a list of usual length, of the users whose lists have arrived
+    recent: (user id, query) -> the answer, of the last other lists that were not long
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Pool:
     ) -> None:
         self.loader, self.folder, self.workers, self.when_changed = loader, folder, workers, when_changed
         self.short, self.long = Queue(512), Queue(16)
-        self.replaced, self.lists = 0, dict[str, bytes]()
+        self.replaced, self.lists, self.recent = 0, dict[str, bytes](), dict[tuple[str, bytes], bytes]()
         self._all: set[Worker] = set()
         self._spare: asyncio.Task[Worker] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -192,6 +192,13 @@ class Pool:
                 begin = end
             else:
                 await asyncio.sleep(AGAIN)
+
+    def keep(self, user: str, query: bytes, answer: bytes) -> None:
+        """Keep an answer of usual size, unless a standing rule may change it; the oldest makes room."""
+        if len(answer) <= KEPT_BYTES and self.loader.rules is None:
+            self.recent[user, query] = answer
+            if len(self.recent) > KEPT:
+                del self.recent[next(iter(self.recent))]
 
     async def ask(self, job: bytes, cost: float) -> Reply:
         """Return the answer to a job. Cancelled, the job is interrupted, and its process replaced if it goes on.

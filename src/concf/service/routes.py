@@ -63,9 +63,8 @@ def lists_cost(size: Size, request: schemas.ListQuery) -> float:
 
 def view_cost(size: Size, request: Any) -> float:
     """Estimate the cost of a view: all voters rank all items, and each listed item is explained; see `lists_cost`."""
-    history = len(getattr(request, "history", ()))
-    fixed = 500_000 + size.items * schemas.terms(request.where)
-    return float(fixed + 5 * size.items * size.voters + 40_000 * request.k + 20 * history * request.k)
+    fixed, used = 500_000 + size.items * schemas.terms(request.where), len(getattr(request, "history", ()))
+    return float(fixed + 5 * size.items * size.voters + (40_000 + 20 * used) * request.k)
 
 
 COMPUTED = {each.name: each for each in (

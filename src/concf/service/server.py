@@ -65,10 +65,8 @@ def serve(
         runner.run(main())
 
 
-async def _run(
-    server: uvicorn.Server, service: Service, listener: socket.socket, url: str, drain_seconds: float
-) -> None:
-    """Serve until a signal; lose no request when it ends."""
+async def _run(server: uvicorn.Server, service: Service, listener: socket.socket, url: str, wait: float) -> None:
+    """Serve until a signal; lose no request when it ends. wait: seconds between SIGTERM and the end"""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await asyncio.sleep(0)  # uvicorn has set its signal handlers, which these replace
@@ -77,7 +75,7 @@ async def _run(
         if immediately or service.closing:
             ended.set()
         else:
-            loop.call_later(drain_seconds, ended.set)
+            loop.call_later(wait, ended.set)
         service.closing = True
 
     with suppress(NotImplementedError):  # Windows

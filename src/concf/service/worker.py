@@ -37,7 +37,7 @@ def facts(run: Explorer) -> dict[str, Any]:
     computed = recommender.default in ranker.heads or ranker.new is not None or run.served.standing is not None
     size = Size(len(recommender.user_ids), ranker.n_items, max(1, len(ranker.run.heads)))
     stored = 0 if computed else min(size.users, MOST)
-    return {"run": run.served.run_id, "name": run.served.name, "size": size, "stored": stored}
+    return {"run": run.served.run_id, "name": run.served.folder.resolve().name, "size": size, "stored": stored}
 
 
 def stored(run: Explorer, begin: int, end: int) -> dict[str, str]:

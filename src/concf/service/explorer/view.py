@@ -69,7 +69,7 @@ class Explorer:
         run, log, heads, groups = self.run, self.run.data.interactions, self.ranker.heads, self.ranker.contributions
         fixed = list(run.fixed_voters) if self.has_consensus else []
         return {
-            "name": self.served.name,
+            "name": self.served.folder.resolve().name,
             "users": log.n_users,
             "items": self.ranker.n_items,
             "interactions": len(log),
