@@ -17,6 +17,7 @@ from concf.baselines.ease import EASE
 from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
+from concf.consensus.voters import by_scores, first_items
 from concf.errors import ConfigError
 from concf.inference.lookup import NONE, History
 from concf.inference.ranker import Ranker
@@ -24,8 +25,9 @@ from concf.inference.recommender import Recommender
 from concf.models import choose_settings, train
 from concf.runs.fold_in import FoldedHead
 from concf.runs.run import Run
-from concf.strong.fold_in import LISTED
-from concf.strong.reranker import popularity_and_activity
+from concf.strong import fold_in as module
+from concf.strong.fold_in import LISTED, StrongFoldIn, _OrAverage, _Reranker
+from concf.strong.reranker import Reranker, popularity_and_activity
 from concf.strong.softmax import UserSoftmax
 from concf.strong.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
 
@@ -243,3 +245,26 @@ def test_every_surface_gives_the_re_ranked_list_of_a_history(run: Run) -> None:
     assert several[0][0].tolist() == found[0].tolist()
     with pytest.raises(ConfigError, match="the consensus keeps 12 items"):
         model.recommend(history=ids[new].tolist(), k=13)
+
+
+def test_voters_that_rank_in_one_pass_vote_as_one_by_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fold_in, new, k = run.fold_in, drawn(7, run.log.shape[1], seed=19, share=0.15), 12
+    assert isinstance(fold_in, StrongFoldIn)
+    monkeypatch.setattr(module, "BLOCK", 3 * run.log.shape[1] * len(run.fold_in.voters))  # a few at a time
+    users, heads = torch.arange(7), {name: fold_in.head(name, new) for name in fold_in.voters}
+    voters = fold_in._votes(heads, new, None, k)
+    for voter, (name, factors) in zip(voters, heads.items(), strict=False):
+        lists, _ = first_items(factors, new, users, k)
+        assert (voter.name, voter.lists.tolist()) == (name, lists.tolist())
+    for voter, (name, (scorer, of_items)) in zip(voters[len(heads) :], fold_in.fixed.items(), strict=True):
+        assert scorer is not None
+        alone = by_scores(name, _OrAverage(scorer(new), new, of_items), new, users, k, of_items)
+        assert voter.lists.tolist() == alone.lists.tolist()
+        assert voter.listed == pytest.approx(alone.listed, abs=1e-5)
+    context = fold_in.context.folded(new, [each.user for each in heads.values()])
+    options = {"length": 20, "top_k": k, "temperature": 10.0, "context": context}
+    one_by_one, together = (kind(new, users, voters, [1.0] * len(voters), **options) for kind in (Reranker, _Reranker))
+    together.together = fold_in.together
+    expected, found = one_by_one.features(users), together.features(users)
+    assert found[0] == pytest.approx(expected[0], abs=1e-4)
+    assert found[1].equal(expected[1])

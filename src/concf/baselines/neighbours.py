@@ -84,7 +84,8 @@ class RP3beta(Settings):
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
         """The same neighbours, for histories [n, items]."""
-        from_user = (diags_array(degrees(histories)[0] ** -self.alpha) @ histories.power(self.alpha)).tocsr()
+        share = histories.data / np.repeat(degrees(histories)[0], np.diff(histories.indptr))
+        from_user = csr_array((share**self.alpha, histories.indices, histories.indptr), histories.shape)
         return Neighbours(Rows.of(from_user, fitted.into.ends.device).float(), fitted.into)
 
 

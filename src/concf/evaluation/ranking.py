@@ -25,6 +25,7 @@ CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the ca
 GPU_MEMORY = 1 << 28
 SMALLEST_BLOCK = 16  # users, however many threads share the memory
 LISTED_USERS = 4096  # of one call of a list function
+FEW = 8  # rows that are searched as a whole: for fewer, groups cost more than they save
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -57,7 +58,7 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     are searched. With groups of sqrt(n / k) columns both stages are equally small.
     """
     n, size = scores.shape[1], isqrt(scores.shape[1] // k)
-    if size < 2:
+    if size < 2 or len(scores) < FEW:
         return scores.topk(k)
     groups = n // size
     dealt = scores[:, : groups * size].view(len(scores), size, groups)

@@ -276,8 +276,13 @@ class Ranker:
         left_out = all(np.isin(used.items, own).all() for used, own in zip(histories, hidden, strict=True))
         if self.reranks and left_out and among is None and histories:
             self._check_length(k)
-            lists, votes = self.folded_votes(rows, by)
-            agreed = [self._agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
+            found = self.fold_in.agree(*rows)
+            votes = None if by == CONSENSUS else Votes(found.votes, found.plain, self.run, by)
+            lists, scores = (found.lists if votes is None else found.plain).numpy(), found.votes["reranked"].numpy()
+            agreed = [
+                self._agreed(row, lists[row], k, votes, own, scores[row] if votes is None else None)
+                for row, own in enumerate(hidden)
+            ]
             head = self.run.best_head()
             return self._with_new(agreed, [k] * len(agreed), lambda: self.of_histories(histories, k, head, hidden))
         return self._by_rank([(each, each.user) for each in self.folded_voters(rows).values()], k, hidden, among)

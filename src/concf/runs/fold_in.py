@@ -44,10 +44,12 @@ class FoldedHead:
     def __call__(self, histories: csr_array, times: Times = None) -> Factors:
         """The head, with a user for each history [n, items], solved in blocks."""
         n, n_items = histories.shape
-        user, rows = self.average.repeat(n, 1), np.flatnonzero(np.diff(histories.indptr))
-        size = max(1, CELLS // n_items)
+        rows, size = np.flatnonzero(np.diff(histories.indptr)), max(1, CELLS // n_items)
+        if len(rows) == n <= size:
+            return Factors(self.solve(histories, times), self.factors.item, self.factors.bias)
+        user = self.average.repeat(n, 1)
         for begin in range(0, len(rows), size):
-            block = rows[begin : begin + size] if size < n or len(rows) < n else slice(None)
+            block = rows[begin : begin + size]
             user[block] = self.solve(histories[block], None if times is None else times[block])
         return Factors(user, self.factors.item, self.factors.bias)
 

@@ -8,7 +8,7 @@ those of a known user, with the features standardised by the users of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -26,19 +27,22 @@ from concf.consensus.voters import (
     LISTED_FEATURES,
     TIMED_LEAST_STD,
     Voter,
-    by_scores,
+    by_lists,
     first_items,
     kept_votes,
 )
+from concf.evaluation.metrics import flat_cells
+from concf.evaluation.ranking import top_k
 from concf.evaluation.scorers import Factors, Scorer
 from concf.runs.fold_in import Agreed, FoldIn, Solve, Times
-from concf.strong.features import Clock
+from concf.strong.features import Clock, HeadFeatures
 from concf.strong.reranker import Context, Reranker, Weights
 from concf.strong.settings import STUDENT, StrongSettings
 from concf.strong.softmax import UserSoftmax
 from concf.strong.students import USUAL, listed_pairs
 
 CPU = torch.device("cpu")
+BLOCK = 1 << 22  # scores that are held at a time
 LISTED = 100  # items of the consensus list of a history that its student is solved towards
 
 
@@ -93,38 +97,58 @@ class StrongFoldIn(FoldIn):
 
     def agree(self, histories: csr_array, times: Times = None) -> Agreed:
         """Consensus of histories, as for users of the log."""
-        chosen, n_items = self.settings.consensus, histories.shape[1]
-        k, users = min(chosen.top_k or n_items, n_items), torch.arange(histories.shape[0])
+        chosen, (n, n_items) = self.settings.consensus, histories.shape
+        k, users = min(chosen.top_k or n_items, n_items), torch.arange(n)
         heads = {name: self.head(name, histories) for name in self.voters}
-        voters = [Voter(name, first_items(each, histories, users, k)[0], each) for name, each in heads.items()]
-        for name, (fold_in, of_items) in self.fixed.items():
-            if fold_in is None:
-                nothing = torch.full((len(users), k), -1, dtype=torch.int32)
-                voters.append(Voter(name, nothing, None, torch.zeros(len(users), k, LISTED_FEATURES)))
-                continue
-            more = {"times": times} if name in timed_voters() else {}
-            scorer = _OrAverage(fold_in(histories, **more), histories, of_items)
-            voters.append(by_scores(name, scorer, histories, users, k, of_items))
-        if self.settings.snapshots:  # a history has only one
-            never = torch.zeros(len(users), k)
-            voters = [
-                replace(each, consistency=never) if each.name in self.settings.snapshots else each for each in voters
-            ]
-        given = self._voter_weights()
+        voters, given = self._votes(heads, histories, times, k), self._voter_weights()
         weights = [given[each.name] for each in voters]
         votes = kept_votes(voters, weights, list(given), k)
         if not self.can_agree:
             student = self.head(STUDENT, histories)
             lists, scores = first_items(student, histories, users, min(chosen.shown, n_items))
             return Agreed(lists, lists, votes | {"reranked": scores})
-        context = self.context.folded(histories, [each.user for each in heads.values()], times)
-        reranker = Reranker(
+        reranker = _Reranker(
             histories, users, voters, weights, length=self.votes["reranked"].shape[1], top_k=k,
-            temperature=chosen.temperature, context=context,
+            temperature=chosen.temperature,
+            context=self.context.folded(histories, [each.user for each in heads.values()], times),
         )  # fmt: skip
+        reranker.together = self.together
         lists, scores = reranker.rerank(self.weights)
         votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
         return Agreed(lists, reranker.lists, votes)
+
+    def _votes(self, heads: Mapping[str, Factors], histories: csr_array, times: Times, k: int) -> list[Voter]:
+        """The voters, in order; all items of all voters are ranked in one pass. k: length of their lists"""
+        n, scorers = histories.shape[0], dict[str, Scorer](heads)
+        for name, (fold_in, of_items) in self.fixed.items():
+            if fold_in is not None:
+                more = {"times": times} if name in timed_voters() else {}
+                scorers[name] = _OrAverage(fold_in(histories, **more), histories, of_items)
+        blocks: list[list[Tensor]] = []
+        for users in (
+            torch.split(torch.arange(n), max(1, BLOCK // (len(scorers) * histories.shape[1]))) if scorers else ()
+        ):
+            scores = torch.stack([each.scores(users) for each in scorers.values()])  # [voters, b, items]
+            cells = torch.from_numpy(flat_cells(histories if len(users) == n else histories[users.numpy()]))
+            scores.flatten(1).index_fill_(1, cells, -torch.inf)
+            values, items = top_k(scores.flatten(0, 1), k)
+            items = items.masked_fill_(values == -torch.inf, -1).to(torch.int32)
+            blocks.append([each.view(len(scorers), -1, k) for each in (items, values)])
+        parts = [torch.cat(each, 1) for each in zip(*blocks, strict=True)]  # lists and scores [voters, n, k]
+        ranked, voters = dict(zip(scorers, zip(*parts, strict=True), strict=True)), list[Voter]()
+        for name in (*heads, *self.fixed):
+            if name not in ranked:
+                nothing = torch.full((n, k), -1, dtype=torch.int32)
+                voters.append(Voter(name, nothing, None, torch.zeros(n, k, LISTED_FEATURES)))
+            elif name in heads:
+                voters.append(Voter(name, ranked[name][0], heads[name]))
+            else:
+                listed, scored = ranked[name]
+                voters.append(by_lists(name, listed, scored, self.fixed[name][1]))
+        if self.settings.snapshots:  # a history has only one
+            snapshots, never = self.settings.snapshots, torch.zeros(n, k)
+            voters = [replace(each, consistency=never) if each.name in snapshots else each for each in voters]
+        return voters
 
     @cached_property
     def weights(self) -> Weights:
@@ -142,6 +166,19 @@ class StrongFoldIn(FoldIn):
         """Statistics of the users of the log."""
         least_std = LEAST_STD if self.times is None else TIMED_LEAST_STD
         return Context.of(self.log, list(self.voters.values()), CPU, clock=self.clock, least_std=least_std)
+
+    @cached_property
+    def together(self) -> HeadFeatures:
+        """Features of all voters with vectors: item i of voter v is at v items + i; shorter vectors end with zeros."""
+        heads = self.context.heads
+        every, width = copy(heads[0]), max(each.direction.shape[1] for each in heads)
+        every.direction = torch.cat([F.pad(each.direction, (0, width - each.direction.shape[1])) for each in heads])
+        for name in ("norm", "mean", "std", "gap", "item_features", "typical"):
+            setattr(every, name, torch.cat([getattr(each, name) for each in heads]))
+        every.unit = torch.stack([each.unit for each in heads])
+        biases = [torch.zeros_like(each.norm) if each.bias is None else each.bias for each in heads]
+        every.bias = None if all(each.bias is None for each in heads) else torch.cat(biases)
+        return every
 
     @cached_property
     def fixed(self) -> dict[str, tuple[Callable[..., Scorer] | None, Tensor]]:
@@ -166,6 +203,33 @@ class StrongFoldIn(FoldIn):
             more |= {"item": self.voters["als-a"].item} if begins_with_als(name) else {}
             self._fitted[name] = own.fit(self.log, **more)
         return self._fitted[name]
+
+
+class _Reranker(Reranker):
+    """Re-ranker of histories: the features of all voters with vectors in one pass. together: see `StrongFoldIn`"""
+
+    together: HeadFeatures
+
+    def of_heads(self, users: Tensor, items: Tensor) -> Sequence[Tensor]:
+        """[b, L, N_FEATURES] features of listed items [b, L] for users [b], by each voter with vectors."""
+        voters, n = len(self.heads), len(users)
+        if not voters:
+            return []
+        used, valid = self.log.of(users)
+        first = torch.arange(voters).repeat_interleave(n)[:, None] * self.n_items
+        every = copy(self.together)
+        every.unit = self.together.unit.repeat_interleave(n)[:, None]
+        width = every.direction.shape[1]
+        every.user = torch.cat([F.pad(each.user[users], (0, width - each.user.shape[1])) for each in self.heads])
+        histories = used.repeat(voters, 1) + first, valid.repeat(voters, 1)
+        features = every(torch.arange(voters * n), items.repeat(voters, 1) + first, histories)
+        return features.view(voters, n, *features.shape[1:]).unbind()
+
+    def _ranks(self, lists: Tensor, rows: Tensor) -> Tensor:
+        """[voters, b, L] rank of the listed items by each voter; K where it does not list them."""
+        ranked = torch.stack([voter.lists[rows, : self.top_k] for voter in self.voters])  # [voters, b, K]
+        listed, rank = (ranked[..., None] == lists[:, None]).byte().max(2)
+        return rank.where(listed > 0, self.top_k)
 
 
 class _OrAverage(NamedTuple):

@@ -77,14 +77,15 @@ class Context(NamedTuple):
     """Inputs of the features other than the votes.
 
     popularity: [items] p; activity: [users] q; log: the users' histories; heads: features of each voter with vectors;
-    moments: mean and standard deviation that q is standardised by; clock: times of the log, if they are used
+    moments: mean and standard deviation that q is standardised by, its lowest and highest value of a user with pairs;
+    clock: times of the log, if they are used
     """
 
     popularity: Tensor
     activity: Tensor
     log: Histories
     heads: list[HeadFeatures]
-    moments: tuple[Tensor, Tensor]
+    moments: tuple[Tensor, ...]
     clock: Clock | None = None
 
     @classmethod
@@ -99,7 +100,10 @@ class Context(NamedTuple):
         if factors:
             _ = log.by_item  # computed once, before threads use it
         heads = list(map(of_head, factors) if group.several else in_blocks(of_head, factors, device))
-        return cls(p, q, log, heads, _moments_of(group.join(_logarithms(train))), clock)
+        known = q[log.first.diff() > 0]
+        known = known if len(known) else q.new_zeros(1)
+        moments = *_moments_of(group.join(_logarithms(train))), known.min(), known.max()
+        return cls(p, q, log, heads, moments, clock)
 
     def folded(self, histories: csr_array, users: Sequence[Tensor], times: csr_array | None = None) -> Context:
         """Context of new users by their histories and times [n, items]. users: for each head their vectors [n, d]
@@ -108,9 +112,8 @@ class Context(NamedTuple):
         active one item less would be many standard deviations away.
         """
         log = Histories(histories, slice(0, histories.shape[0]), self.popularity.device)
-        mean, deviation = self.moments
-        known = self.activity[self.log.first.diff() > 0]
-        activity = ((_logarithms(histories) - mean) / deviation).to(self.activity).clamp(known.min(), known.max())
+        mean, deviation, *known = self.moments
+        activity = ((_logarithms(histories) - mean) / deviation).to(self.activity).clamp(*known)
         heads = [each.folded(user, log) for each, user in zip(self.heads, users, strict=True)]
         clock = None if self.clock is None else self.clock.folded(histories, times)
         return self._replace(activity=activity, log=log, heads=heads, clock=clock)
@@ -270,8 +273,7 @@ class Reranker:
 
         def fill(block: Tensor) -> None:
             owners, items = users[block], lists[block].long().clamp(min=0)
-            histories = self.log.of(owners)
-            of_heads = [head(owners, items, histories) for head in self.heads]
+            of_heads = self.of_heads(owners, items)
             of_lists = [listed_features(values[block], ranked[block], self.top_k) for ranked, values in listed]
             popularity, activity = self.popularity[items], self.activity[owners]
             of_time = [at_ranks(values[block, :, None], ranked[block], self.top_k) for ranked, values in stable]
@@ -284,6 +286,11 @@ class Reranker:
         for _ in in_blocks(fill, list(self.log.blocks(users)), lists.device):
             pass
         return features, lists == NOTHING
+
+    def of_heads(self, users: Tensor, items: Tensor) -> Sequence[Tensor]:
+        """[b, L, N_FEATURES] features of listed items [b, L] for users [b], by each voter with vectors."""
+        histories = self.log.of(users)
+        return [head(users, items, histories) for head in self.heads]
 
     def _ranks(self, lists: Tensor, rows: Tensor) -> Tensor:
         """[voters, b, L] int32 rank of the listed items by each voter; K where it does not list them."""

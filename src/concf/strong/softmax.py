@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 from torch.optim.adam import adam
@@ -148,27 +149,40 @@ class UserSoftmax:
     """
 
     def __init__(self, item: Tensor, temperature: float) -> None:
-        self.item, self.temperature = F.normalize(item), temperature
+        self.item: NDArray[np.float32] = F.normalize(item).numpy()  # for few users, numpy is much faster than PyTorch
+        self.temperature = temperature
 
     def __call__(self, histories: csr_array, steps: int = USER_STEPS) -> Tensor:
         """[users, d] vectors of length 1 for histories [users, items]; 0 for an empty one."""
-        mean = torch.from_numpy(np.asarray(histories @ self.item.numpy() / degrees(histories)[0][:, None], np.float32))
-        here, best = F.normalize(mean), F.normalize(mean)
-        least, step = torch.full((len(mean), 1), torch.inf), torch.ones(len(mean), 1)
-        before: tuple[Tensor, Tensor] | None = None
+        mean = np.asarray(histories @ self.item / degrees(histories)[0][:, None], np.float32)
+        here = best = _unit(mean)
+        least, step = np.full((len(mean), 1), np.inf, np.float32), np.ones((len(mean), 1), np.float32)
+        before: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
         for turn in range(steps + 1):
-            scores = (here @ self.item.T).div_(self.temperature)
-            normaliser = scores.logsumexp(1, keepdim=True)
-            loss = normaliser - (here * mean).sum(1, keepdim=True) / self.temperature
-            best, least = here.where(loss < least, best), loss.minimum(least)
+            odds = here @ self.item.T
+            odds -= 1  # the largest cosine
+            odds /= self.temperature
+            total = np.exp(odds, out=odds).sum(1, keepdims=True)
+            loss = np.log(total) - _dots(here, mean) / self.temperature
+            best, least = np.where(loss < least, here, best), np.minimum(loss, least)
             if turn == steps:
                 break
-            slope = mean - scores.sub_(normaliser).exp_() @ self.item
-            slope -= (slope * here).sum(1, keepdim=True) * here
+            slope = mean - odds @ self.item / total
+            slope -= _dots(slope, here) * here
             if before is not None:
                 moved, bent = here - before[0], before[1] - slope
-                both = (moved * bent).sum(1, keepdim=True)
-                long, short = moved.square().sum(1, keepdim=True) / both, both / bent.square().sum(1, keepdim=True)
-                step = (short if turn % 2 else long).clamp(*USER_STEP).where(both > 0, step)
-            before, here = (here, slope), F.normalize(here + step * slope)
-        return best
+                both, long, short = _dots(moved, bent), _dots(moved, moved), _dots(bent, bent)
+                length = both / np.maximum(short, LEAST_LENGTH) if turn % 2 else long / np.where(both > 0, both, 1)
+                step = np.where(both > 0, length.clip(*USER_STEP), step)
+            before, here = (here, slope), _unit(here + step * slope)
+        return torch.from_numpy(best)
+
+
+def _dots(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[n, 1] inner products of the rows [n, d]."""
+    return np.asarray(np.einsum("ud,ud->u", one, other)[:, None])
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[n, d] vectors of length 1; 0 stays 0."""
+    return np.asarray(vectors / np.maximum(np.sqrt(_dots(vectors, vectors)), LEAST_LENGTH))
