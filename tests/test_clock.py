@@ -26,7 +26,7 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.models import load_run, train
 from concf.runs.fold_in import FoldedHead
-from concf.strong.decision import GROUPS, chosen, earlier_window
+from concf.strong.decision import chosen, earlier_window
 from concf.strong.features import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock
 from concf.strong.run import StrongRun
 from concf.strong.update import update
