@@ -131,10 +131,6 @@ class Served:
         """[items] whether the standing rule allows an item; None without one."""
         return None if self.standing is None else self.standing.allowed()
 
-    def allowed(self) -> Mask | None:
-        """[items] whether the standing rule allows an item; None without one."""
-        return None if self.standing is None else self.standing.allowed()
-
     def user(self, text: str) -> Id:
         """Parse a user id: an integer in a log of integers, if the text is one."""
         return _spelt(self.recommender.user_ids, text)
