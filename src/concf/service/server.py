@@ -41,6 +41,7 @@ def serve(
         listener = socket.create_server(address, family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"cannot listen at {host}:{port} ({error.strerror}). Choose another --host, --port") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, HEAD_BYTES)  # so that little arrives between two looks
     log_as_json()
     logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     if host not in LOOPBACK and access.token is None:
