@@ -19,6 +19,7 @@ from concf.reference.head_losses import HeadLosses
 from concf.reference.heads import TableHead
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.trainer import Parts
+from reproduction.sensitivity import DecoupledDecay
 
 
 class Selector(nn.Module):
@@ -164,4 +165,5 @@ PEERS = Parts(PeerLosses, PeerConsensus)
 ABLATIONS = {
     "ConCF-S": Parts(SelectedInstances), "ConCF-S, all heads taught": Parts(SelectedPairs),
     "AutoML": Parts(SelectedPairs), "PCL": PEERS, "PCL, CF-E by mean": PEERS,
+    "CF-B, decoupled decay": Parts(DecoupledDecay),
 }  # fmt: skip

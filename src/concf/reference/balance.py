@@ -20,6 +20,7 @@ ITEM_SHARE = 0.5  # weight of the items' norm in a gradient scale
 EXPONENT = {"own": 0.15, "whole": 1.0}  # of the training ratio: the released code's, and that of Eq. 15
 LEARNING_RATE = {"adam": 0.01, "descent": 1e-4}  # of lambda_x: the released code's; the paper leaves it open
 FLOOR = {"adam": 0.01, "descent": 1e-4}  # least lambda_x before all are scaled to their sum: the released code's; ours
+SHARE_RATE, SHARE_MOST = 0.1, 1.0  # of `keep_share`: how fast, and the paper's largest alpha
 TINY = 1e-30  # a head without gradient has scale 0 and slope 0
 
 
@@ -27,6 +28,7 @@ class Balance:
     """The balancing weights and their optimiser (Algorithm 1, lines 2 and 11).
 
     weights: [heads] lambda_x; initial: [heads] L^0_x (Eq. 15)
+    shares: [heads] weights of L_CL-x that give its gradient the scale `consensus.share`; at first alpha
     sets_initial: whether the present batch sets L^0: each of the first `settle` epochs, or the very first batch alone;
     a tensor, so that a captured step reads it anew
     """
@@ -35,6 +37,7 @@ class Balance:
         self.settings = settings
         self.weights = torch.ones(n_heads, device=device, dtype=dtype)
         self.initial = torch.ones_like(self.weights)
+        self.shares = torch.full_like(self.weights, settings.consensus.weight)
         self.sets_initial = torch.ones((), dtype=torch.bool, device=device)
         kind = settings.balance.optimiser
         self.total, self.floor = (
@@ -47,6 +50,24 @@ class Balance:
             else torch.optim.SGD([self.weights], lr=LEARNING_RATE[kind])
         )
 
+    def consensus_weights(self) -> Tensor:
+        """[heads] weights of L_CL-x: alpha lambda_x, with lambda_x in `weight_range`; or those that keep the share."""
+        return self.shares if self.settings.consensus.share is not None else self._usual()
+
+    def _usual(self) -> Tensor:
+        chosen = self.settings.consensus
+        clipped = self.weights if chosen.weight_range is None else self.weights.clamp(*chosen.weight_range)
+        return chosen.weight * clipped
+
+    def keep_share(self, own: Tensor, learned: Tensor) -> None:
+        """Move the weights of L_CL-x. own, learned: [heads] gradient scales of lambda_x L_CF-x and of weighted L_CL-x"""
+        share = self.settings.consensus.share
+        if share == "equal":
+            moved = keep_share(self.shares, own, learned, None, self._usual())
+        else:
+            moved = keep_share(self.shares, own, learned, share)
+        self.shares.copy_(moved)
+
     def step(self, own: Tensor, learned: Tensor, scale: Tensor, projection: Tensor) -> None:
         """Take one step on lambda_x along the gradient of L_b (Eq. 16).
 
@@ -57,7 +78,8 @@ class Balance:
         sets = self.sets_initial & (loss > 0)  # Eq. 15 divides by L^0
         self.initial.copy_(torch.where(sets, loss, self.initial))
         ratio = training_ratio(loss, self.initial, EXPONENT[balance.ratio_of])
-        slope = (scale if consensus.weight_range is None else projection) / self.weights  # dG_x / dlambda_x
+        carried = consensus.weight_range is None and consensus.share is None  # L_CL-x has the weight alpha lambda_x
+        slope = (scale if carried else projection) / self.weights  # dG_x / dlambda_x
         self.weights.grad = weight_gradient(scale, slope, ratio)
         self.optimiser.step()
         self.weights.copy_(normalise(self.weights, self.total, self.floor))
@@ -91,6 +113,23 @@ def weight_gradient(scale: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:
     scale: [heads] G_x; slope: [heads] dG_x / dlambda_x; ratio: [heads] gamma_x
     """
     return torch.sign(scale - scale.mean() * ratio) * slope
+
+
+def keep_share(
+    weights: Tensor, own: Tensor, learned: Tensor, share: float | None, usual: Tensor | None = None
+) -> Tensor:
+    """[heads] weights of L_CL-x, moved to where the scale of its gradient is `share` times that of the head's own loss.
+
+    Each step goes a tenth of the way, by logarithm. own, learned: [heads] gradient scales of lambda_x L_CF-x and of
+    L_CL-x with its present weight; where one of them is 0, the weight stays.
+    share: None: the same for all heads, the geometric mean of what the weights `usual` [heads] would give them
+    """
+    heard = (own > 0) & (learned > 0)
+    ratio = torch.where(heard, learned / own.clamp(min=TINY), 1.0)
+    wanted: Tensor | float = share or 1.0
+    if usual is not None:
+        wanted = ((ratio * usual / weights).log() * heard).sum().div(heard.sum().clamp(min=1)).exp()
+    return torch.where(heard, weights * (wanted / ratio).pow(SHARE_RATE), weights).clamp(max=SHARE_MOST)
 
 
 def normalise(weights: Tensor, total: float, floor: float) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -61,6 +61,11 @@ class ConsensusSettings(VotingSettings):
     non_voting: tuple[str, ...] = Field((), description="heads that do not vote")
     weight_range: tuple[float, float] | None = Field(
         (0.5, 2.0), description="lambda_x is clipped to it where it weighs the consensus loss; none: it is not"
+    )
+    share: Annotated[float, Field(gt=0)] | Literal["equal"] | None = Field(
+        None,
+        description="gradient scale of a head's consensus loss over that of its own loss: a number, or equal, the mean "
+        "of what alpha lambda_x gives the heads; none: alpha lambda_x weighs it",
     )
     clip: float | None = Field(
         None, gt=0, description="in the consensus loss, scores of BPR and the multinomial heads are clipped to +-this"

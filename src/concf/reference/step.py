@@ -79,6 +79,8 @@ class Step:
                 learned = self._consensus_term(batch)  # lines 8, 9: L_x = L_CF-x + alpha L_CL-x
         self.streams.join()
         scale, projection = self._set_gradients(batch, own, learned)  # line 10: L = sum_x lambda_x L_x
+        if distils and self.settings.consensus.share is not None:
+            self.balance.keep_share(self._scale(own.tables, [0, 0]), self._scale(learned.tables, self._first()))
         if self.settings.balances:
             with self.streams.stream(0):
                 self.balance.step(own.loss, learned.loss, scale, projection)  # line 11: L_b and lambda_x
@@ -90,11 +92,10 @@ class Step:
         """alpha lambda_x L_CL-x (Eq. 13, 14) of the students."""
         chosen = self.settings.consensus
         clip = {} if chosen.clip is None else dict.fromkeys(CLIPPED, chosen.clip)
-        weights = self.weights if chosen.weight_range is None else self.weights.clamp(*chosen.weight_range)
         copies = self._copies(*self.head_losses.student_slices(self.students))
         target = self.consensus.target
         loss = self.head_losses.consensus(*copies, batch, target, chosen.length, self.students, self.noise, clip)
-        return self._term(loss, chosen.weight * weights, copies)
+        return self._term(loss, self.balance.consensus_weights(), copies)
 
     def _copies(self, user_heads: slice, item_heads: slice) -> tuple[Tensor, Tensor]:
         """([h, users, d], [h, items, d]) embeddings as leaves, one copy for each head: its gradient is the head's."""
@@ -118,8 +119,7 @@ class Step:
             self._all_reduce(batch.whole, own, learned, others)
         for parameter, gradient in zip(self.others, others, strict=True):
             parameter.grad = gradient
-        first = [heads.start for heads in self.head_losses.student_slices(self.students)]
-        squares, products = [], []
+        first, squares, products = self._first(), [], []
         for side, table in enumerate((self.model.user, self.model.item)):
             more = learned.tables[side] if learned.tables else None
             total, square, product = sum_of_gradients(own.tables[side], more, first[side])
@@ -127,6 +127,17 @@ class Step:
             squares.append(square)
             products.append(product)
         return gradient_scale(squares, products, self.settings.balance.norm)
+
+    def _first(self) -> list[int]:
+        """First head of the consensus term's gradients of the user, and of the item embeddings."""
+        return [heads.start for heads in self.head_losses.student_slices(self.students)]
+
+    def _scale(self, tables: list[Tensor], first: list[int]) -> Tensor:
+        """[heads] gradient scale of one term. tables: as in `Term`, of the heads from `first` on"""
+        squares = [self.weights.new_zeros(len(self.names)) for _ in tables]
+        for square, table, start in zip(squares, tables, first, strict=True):
+            square[start : start + len(table)] = table.square().sum((1, 2))
+        return gradient_scale(squares, squares, self.settings.balance.norm)[0]
 
     # Several processes: each holds the whole model and takes its part of every batch.
 

@@ -39,7 +39,7 @@ class Parts:
              rankings) and the lists [local users, ...] of each head and consensus
     """
 
-    head_losses: type[HeadLosses] = HeadLosses
+    head_losses: Callable[..., HeadLosses] = HeadLosses
     consensus: type[RankingConsensus] = RankingConsensus
     teacher: Tensor | None = None
     watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None
@@ -129,7 +129,8 @@ class Trainer(Step):
     def state_dict(self) -> dict[str, Any]:
         """Return what the next epoch depends on beside the model; random draws depend on seed and epoch alone."""
         return {
-            "weights": self.weights, "initial": self.balance.initial, "consensus": self.consensus.state_dict(),
+            "weights": self.weights, "initial": self.balance.initial, "shares": self.balance.shares,
+            "consensus": self.consensus.state_dict(),
             "weight_optimiser": self.balance.optimiser.state_dict(), "optimiser": self.optimiser.state_dict(),
         }  # fmt: skip
 
@@ -137,6 +138,7 @@ class Trainer(Step):
         """Restore what `state_dict` returned."""
         self.weights.copy_(state["weights"])
         self.balance.initial.copy_(state["initial"])
+        self.balance.shares.copy_(state["shares"])
         _restore(self.balance.optimiser, state["weight_optimiser"])
         _restore(self.optimiser, state["optimiser"])
         self.consensus.load_state_dict(state["consensus"])
