@@ -18,7 +18,7 @@ from concf.reference.objectives import choose
 
 DECAY = 0.01  # of `DecoupledDecay`: the default of PyTorch's AdamW
 LEARNING_RATE = 0.01
-UNOBSERVED, PENALTIES = (0.003, 0.01, 0.03, 0.1), (0.003, 0.01, 0.03, 0.1)  # of ALS
+UNOBSERVED, PENALTIES = (0.003, 0.01, 0.03, 0.1), (0.01, 0.03, 0.1, 0.3)  # of ALS
 LOGIT = 10.0  # logits at the start, over the scores of ALS, which lie between 0 and 1
 
 

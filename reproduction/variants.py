@@ -23,10 +23,11 @@ LOUDER = {
     **{f"alpha={alpha}": f"consensus.weight={alpha}" for alpha in ("0.05", "0.1", "0.2")},
     **{f"share={share}": f"consensus.share={share}" for share in ("0.3", "1")},
 }
-# Heads that start from vectors of ALS: they move little, so that rankings are more frequent; no decay towards 0.
+# Heads that start from vectors of ALS: small steps, no decay towards 0, and a consensus loss from the second epoch on.
+# CF-B and CF-E' cannot rank as ALS does at the start, so that they have no vote.
 FROM_ALS_WORDS = (
-    "model.encoder=mf", "model.dimensions=128", "training.learning_rate=0.001", "training.weight_decay=0",
-    "consensus.every=2", "consensus.window=5", "training.epochs=100",
+    "model.encoder=mf", "training.learning_rate=0.0001", "training.weight_decay=0", "training.epochs=60",
+    "consensus.every=1", "consensus.window=2", 'consensus.non_voting=["cml", "multinomial-users"]',
 )  # fmt: skip
 FROM_ALS = {
     "from ALS": FROM_ALS_WORDS,

@@ -60,13 +60,10 @@ class Balance:
         return chosen.weight * clipped
 
     def keep_share(self, own: Tensor, learned: Tensor) -> None:
-        """Move the weights of L_CL-x. own, learned: [heads] gradient scales of lambda_x L_CF-x and of weighted L_CL-x"""
+        """Move the weights of L_CL-x. own, learned: [heads] gradient scales, see the function `keep_share`."""
         share = self.settings.consensus.share
-        if share == "equal":
-            moved = keep_share(self.shares, own, learned, None, self._usual())
-        else:
-            moved = keep_share(self.shares, own, learned, share)
-        self.shares.copy_(moved)
+        assert share is not None
+        self.shares.copy_(keep_share(self.shares, own, learned, share, self._usual()))
 
     def step(self, own: Tensor, learned: Tensor, scale: Tensor, projection: Tensor) -> None:
         """Take one step on lambda_x along the gradient of L_b (Eq. 16).
@@ -115,20 +112,20 @@ def weight_gradient(scale: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:
     return torch.sign(scale - scale.mean() * ratio) * slope
 
 
-def keep_share(
-    weights: Tensor, own: Tensor, learned: Tensor, share: float | None, usual: Tensor | None = None
-) -> Tensor:
+def keep_share(weights: Tensor, own: Tensor, learned: Tensor, share: float | Literal["equal"], usual: Tensor) -> Tensor:
     """[heads] weights of L_CL-x, moved to where the scale of its gradient is `share` times that of the head's own loss.
 
     Each step goes a tenth of the way, by logarithm. own, learned: [heads] gradient scales of lambda_x L_CF-x and of
     L_CL-x with its present weight; where one of them is 0, the weight stays.
-    share: None: the same for all heads, the geometric mean of what the weights `usual` [heads] would give them
+    share: "equal": the geometric mean, over the heads, of the shares that the weights `usual` [heads] would give
     """
     heard = (own > 0) & (learned > 0)
     ratio = torch.where(heard, learned / own.clamp(min=TINY), 1.0)
-    wanted: Tensor | float = share or 1.0
-    if usual is not None:
+    wanted: Tensor | float
+    if share == "equal":
         wanted = ((ratio * usual / weights).log() * heard).sum().div(heard.sum().clamp(min=1)).exp()
+    else:
+        wanted = share
     return torch.where(heard, weights * (wanted / ratio).pow(SHARE_RATE), weights).clamp(max=SHARE_MOST)
 
 
