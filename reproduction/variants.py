@@ -111,7 +111,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "CF-E, by mean": _alone("multinomial", "losses.likelihood=mean"),
     "CF-E, learning rate 0.001": _alone("multinomial", "training.learning_rate=0.001"),
     "taught CF-E": (),
-    **{f"share={share}": (f"consensus.share={share}",) for share in ("equal", "0.3", "1")},
+    "share=equal": ("consensus.share=0",),
+    **{f"share={share}": (f"consensus.share={share}",) for share in ("0.3", "1")},
     **{f"CF-E, dropout {rate}": _alone("multinomial", "training.epochs=100", f"model.dropout={rate}")
        for rate in ("0.2", "0.3", "0.4", "0.5")},
     "CF-B, start": _alone("cml", "model.initial_std=1"),

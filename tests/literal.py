@@ -112,7 +112,7 @@ class LiteralConCF:
     def keep_shares(self, heard: dict[int, tuple[float, float, float]]) -> None:
         """A tenth of the way to the share. heard: head -> scales of its own and of the consensus loss, and loudness."""
         alpha, share = self.settings.consensus.weight, self.settings.consensus.share
-        if share == "equal":
+        if share == 0:
             usual = [alpha * loud / self.shares[x] * taught / own for x, (own, taught, loud) in heard.items()]
             share = prod(usual) ** (1 / len(usual))
         for x, (own, taught, _) in heard.items():

@@ -112,20 +112,17 @@ def weight_gradient(scale: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:
     return torch.sign(scale - scale.mean() * ratio) * slope
 
 
-def keep_share(weights: Tensor, own: Tensor, learned: Tensor, share: float | Literal["equal"], usual: Tensor) -> Tensor:
+def keep_share(weights: Tensor, own: Tensor, learned: Tensor, share: float, usual: Tensor) -> Tensor:
     """[heads] weights of L_CL-x, moved to where the scale of its gradient is `share` times that of the head's own loss.
 
     Each step goes a tenth of the way, by logarithm. own, learned: [heads] gradient scales of lambda_x L_CF-x and of
     L_CL-x with its present weight; where one of them is 0, the weight stays.
-    share: "equal": the geometric mean, over the heads, of the shares that the weights `usual` [heads] would give
+    share: 0: the geometric mean, over the heads, of the shares that the weights `usual` [heads] would give
     """
     heard = (own > 0) & (learned > 0)
     ratio = torch.where(heard, learned / own.clamp(min=TINY), 1.0)
-    wanted: Tensor | float
-    if share == "equal":
-        wanted = ((ratio * usual / weights).log() * heard).sum().div(heard.sum().clamp(min=1)).exp()
-    else:
-        wanted = share
+    logs = (ratio * usual / weights).log() * heard
+    wanted = share or (logs.sum() / heard.sum().clamp(min=1)).exp()
     return torch.where(heard, weights * (wanted / ratio).pow(SHARE_RATE), weights).clamp(max=SHARE_MOST)
 
 

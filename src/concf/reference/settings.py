@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -62,11 +62,11 @@ class ConsensusSettings(VotingSettings):
     weight_range: tuple[float, float] | None = Field(
         (0.5, 2.0), description="lambda_x is clipped to it where it weighs the consensus loss; none: it is not"
     )
-    share: Annotated[float, Field(gt=0)] | Literal["equal"] | None = Field(
-        None,
-        description="gradient scale of a head's consensus loss over that of its own loss: a number, or equal, the mean "
-        "of what alpha lambda_x gives the heads; none: alpha lambda_x weighs it",
-    )
+    share: float | None = Field(
+        None, ge=0,
+        description="gradient scale of a head's consensus loss over that of its own; 0: the same for all heads, the "
+        "geometric mean of what alpha lambda_x gives them; none: alpha lambda_x weighs it",
+    )  # fmt: skip
     clip: float | None = Field(
         None, gt=0, description="in the consensus loss, scores of BPR and the multinomial heads are clipped to +-this"
     )
