@@ -42,9 +42,11 @@ def outcome(file: Path) -> dict[str, Any]:
     )
     counted = Counter(OUTCOMES[word] for words in results for word in words if word in OUTCOMES)
     if done.returncode:
-        print(done.stdout[-6000:], done.stderr[-2000:], sep="\n", flush=True)
+        print(done.stdout, done.stderr, sep="\n", flush=True)
         counted["failed"] = max(counted["failed"], 1)
-    counts = {name: counted[name] for name in ("passed", "failed", "skipped")}
+    counts: dict[str, Any] = {name: counted[name] for name in ("passed", "failed", "skipped")}
+    if failed := re.findall(r"^(?:FAILED|ERROR) tests/\S+?::(.+?)(?: - .*)?$", done.stdout, re.MULTILINE):
+        counts["names"] = failed
     return counts | {"seconds": round(time.perf_counter() - begin, 1)}
 
 

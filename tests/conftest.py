@@ -141,10 +141,3 @@ def concf(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         return code, out, err
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def exact_on_a_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a GPU is compared with a CPU, ALS solves long rows exactly on both."""
-    if request.path.name.startswith("gpu_"):
-        monkeypatch.setattr("concf.baselines.als.SHORT", 1 << 30)

@@ -117,7 +117,8 @@ def assert_close(found: Any, expected: Any, where: tuple[str, ...] = ()) -> None
 @pytest.mark.parametrize("processes", [1, 2])
 def test_processes_on_gpus_train_as_one(processes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    done = subprocess.run([*command, __file__, tmp_path], capture_output=True, text=True, timeout=WAIT)
+    traced = os.environ | {"PYTHONFAULTHANDLER": "1"}  # a process that aborts says where
+    done = subprocess.run([*command, __file__, tmp_path], capture_output=True, text=True, timeout=WAIT, env=traced)
     assert not done.returncode, done.stderr[-3000:]
     monkeypatch.setattr(capture, "WARM_UP", 10**9)  # steps of several processes are not captured
     torch.set_default_dtype(torch.float64)
