@@ -229,7 +229,7 @@ PICTURES: dict[str, Callable[[Lines], Drawing]] = {
 
 def drawings() -> dict[str, Drawing]:
     """All pictures of the page, by name."""
-    measured = Lines(lines("results", ROOT / "reproduction"))
+    measured = Lines(lines("results", ROOT / "reproduction")).first()
     with rc_context(STYLE):
         return {name: draw(measured) for name, draw in PICTURES.items()}
 

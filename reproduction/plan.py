@@ -117,7 +117,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                            (("citeulike", "paper"),), 5),
     "taught": Experiment("CF-E as a student, by the weight of the consensus loss", ("taught CF-E",), CITEULIKE, 5),
     "share": Experiment("The consensus loss of each head at a share of its gradient", ("ConCF", *SHARES), CITEULIKE, 5),
-    "share-ciao": Experiment("The same on Ciao", ("ConCF", "share=equal", "share=0.3"), CIAO, 3),
+    "share-ciao": Experiment("The same on Ciao", ("ConCF", "share=0.3"), CIAO, 3),
     "dropout": Experiment("CF-E alone, by dropout", ("SingleCF", *DROPOUT), CIAO_TOO, 5),
     "slow": Experiment("CF-B alone on Ciao: start, weight decay, bias", ("SingleCF", *SLOW), CIAO, 3),
     "base": Experiment("Consensus learning over a strong base", (*FROM_ALS, "strong"), CIAO_TOO, 5),

@@ -111,7 +111,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "CF-E, by mean": _alone("multinomial", "losses.likelihood=mean"),
     "CF-E, learning rate 0.001": _alone("multinomial", "training.learning_rate=0.001"),
     "taught CF-E": (),
-    "share=equal": ("consensus.share=0",),
     **{f"share={share}": (f"consensus.share={share}",) for share in ("0.3", "1")},
     **{f"CF-E, dropout {rate}": _alone("multinomial", "training.epochs=100", f"model.dropout={rate}")
        for rate in ("0.2", "0.3", "0.4", "0.5")},
@@ -123,7 +122,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     **FROM_ALS,
     "strong": (),
 }  # fmt: skip
-# "weights per epoch" (lambda_x moved once an epoch) is in the results and tables, but no setting trains it any more.
+# Two variants are in the results and tables, but no setting trains them any more: "weights per epoch" (lambda_x moved
+# once an epoch), and "share=equal" (of the gradient, the geometric mean over the heads).
 HYPERPARAMETERS = (
     "without balancing", "alpha=0", "alpha=0.01", "alpha=0.1", "alpha=1",
     *(name for name in VARIANTS if name.startswith("Q=")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from math import exp, prod
+from math import exp
 from statistics import pstdev
 
 import torch
@@ -86,9 +86,9 @@ class LiteralConCF:
             totals.append(weight * own[-1] + self.shares[x] * taught[-1])
             if listens:
                 parts = (weight * own[-1], self.shares[x] * taught[-1])
-                heard[x] = (*(self.gradient_scale(part).item() for part in parts), float(self.loudness(weight)))
-        if heard:
-            self.keep_shares(heard)
+                heard[x] = [self.gradient_scale(part).item() for part in parts]
+        for x, (ours, theirs) in heard.items():  # a tenth of the way to the share
+            self.shares[x] = min(1.0, self.shares[x] * (chosen.share * ours / theirs) ** 0.1)
         scale = torch.stack([self.gradient_scale(total) for total in totals])
         parameters = dict(self.model.named_parameters())
         gradients = torch.autograd.grad(
@@ -108,15 +108,6 @@ class LiteralConCF:
             return weight
         low, high = self.settings.consensus.weight_range
         return min(max(weight.item(), low), high)
-
-    def keep_shares(self, heard: dict[int, tuple[float, float, float]]) -> None:
-        """A tenth of the way to the share. heard: head -> scales of its own and of the consensus loss, and loudness."""
-        alpha, share = self.settings.consensus.weight, self.settings.consensus.share
-        if share == 0:
-            usual = [alpha * loud / self.shares[x] * taught / own for x, (own, taught, loud) in heard.items()]
-            share = prod(usual) ** (1 / len(usual))
-        for x, (own, taught, _) in heard.items():
-            self.shares[x] = min(1.0, self.shares[x] * (share * own / taught) ** 0.1)
 
     def gradient_scale(self, total: Tensor) -> Tensor:
         """G_x, which autograd can follow back to lambda_x."""

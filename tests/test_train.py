@@ -136,7 +136,6 @@ CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the alg
     },
     "no consensus loss": {"consensus": {"weight": 0.0}, "training": {"batch": 5}},
     "each head hears the consensus at twice its own scale": {"consensus": {"share": 2.0, "weight": 0.3}},
-    "each head hears the consensus alike": {"consensus": {"share": 0.0}, "training": {"epochs": 4}},
     "a share, one norm, no balance": {
         "balance": {"on": False, "norm": "joint"},
         "consensus": {"share": 0.1},

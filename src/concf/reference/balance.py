@@ -52,18 +52,10 @@ class Balance:
 
     def consensus_weights(self) -> Tensor:
         """[heads] weights of L_CL-x: alpha lambda_x, with lambda_x in `weight_range`; or those that keep the share."""
-        return self.shares if self.settings.consensus.share is not None else self._usual()
-
-    def _usual(self) -> Tensor:
         chosen = self.settings.consensus
-        clipped = self.weights if chosen.weight_range is None else self.weights.clamp(*chosen.weight_range)
-        return chosen.weight * clipped
-
-    def keep_share(self, own: Tensor, learned: Tensor) -> None:
-        """Move the weights of L_CL-x. own, learned: [heads] gradient scales, see the function `keep_share`."""
-        share = self.settings.consensus.share
-        assert share is not None
-        self.shares.copy_(keep_share(self.shares, own, learned, share, self._usual()))
+        if chosen.share is not None:
+            return self.shares
+        return chosen.weight * (self.weights.clamp(*chosen.weight_range) if chosen.weight_range else self.weights)
 
     def step(self, own: Tensor, learned: Tensor, scale: Tensor, projection: Tensor) -> None:
         """Take one step on lambda_x along the gradient of L_b (Eq. 16).
@@ -112,18 +104,14 @@ def weight_gradient(scale: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:
     return torch.sign(scale - scale.mean() * ratio) * slope
 
 
-def keep_share(weights: Tensor, own: Tensor, learned: Tensor, share: float, usual: Tensor) -> Tensor:
+def keep_share(weights: Tensor, own: Tensor, learned: Tensor, share: float) -> Tensor:
     """[heads] weights of L_CL-x, moved to where the scale of its gradient is `share` times that of the head's own loss.
 
     Each step goes a tenth of the way, by logarithm. own, learned: [heads] gradient scales of lambda_x L_CF-x and of
     L_CL-x with its present weight; where one of them is 0, the weight stays.
-    share: 0: the geometric mean, over the heads, of the shares that the weights `usual` [heads] would give
     """
-    heard = (own > 0) & (learned > 0)
-    ratio = torch.where(heard, learned / own.clamp(min=TINY), 1.0)
-    logs = (ratio * usual / weights).log() * heard
-    wanted = share or (logs.sum() / heard.sum().clamp(min=1)).exp()
-    return torch.where(heard, weights * (wanted / ratio).pow(SHARE_RATE), weights).clamp(max=SHARE_MOST)
+    steps = (share * own / learned.clamp(min=TINY)).pow(SHARE_RATE)
+    return torch.where((own > 0) & (learned > 0), weights * steps, weights).clamp(max=SHARE_MOST)
 
 
 def normalise(weights: Tensor, total: float, floor: float) -> Tensor:

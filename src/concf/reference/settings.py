@@ -63,10 +63,10 @@ class ConsensusSettings(VotingSettings):
         (0.5, 2.0), description="lambda_x is clipped to it where it weighs the consensus loss; none: it is not"
     )
     share: float | None = Field(
-        None, ge=0,
-        description="gradient scale of a head's consensus loss over that of its own; 0: the same for all heads, the "
-        "geometric mean of what alpha lambda_x gives them; none: alpha lambda_x weighs it",
-    )  # fmt: skip
+        None,
+        gt=0,
+        description="gradient scale of a head's consensus loss over that of its own; none: as alpha gives it",
+    )
     clip: float | None = Field(
         None, gt=0, description="in the consensus loss, scores of BPR and the multinomial heads are clipped to +-this"
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from concf.reference.balance import Balance, gradient_scale
+from concf.reference.balance import Balance, gradient_scale, keep_share
 from concf.reference.batches import Batch, unique
 from concf.reference.cuda_graphs import Streams, make_adam
 from concf.reference.encoders import EVERY_HEAD, MLP, Encoder
@@ -79,8 +79,9 @@ class Step:
                 learned = self._consensus_term(batch)  # lines 8, 9: L_x = L_CF-x + alpha L_CL-x
         self.streams.join()
         scale, projection = self._set_gradients(batch, own, learned)  # line 10: L = sum_x lambda_x L_x
-        if distils and self.settings.consensus.share is not None:
-            self.balance.keep_share(self._scale(own.tables, [0, 0]), self._scale(learned.tables, self._first()))
+        if distils and (share := self.settings.consensus.share) is not None:
+            scales = self._scale(own.tables, [0, 0]), self._scale(learned.tables, self._first())
+            self.balance.shares.copy_(keep_share(self.balance.shares, *scales, share))
         if self.settings.balances:
             with self.streams.stream(0):
                 self.balance.step(own.loss, learned.loss, scale, projection)  # line 11: L_b and lambda_x
