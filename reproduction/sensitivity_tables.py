@@ -117,7 +117,7 @@ def base(lines: Lines) -> list[Table]:
             valid = {
                 s: run["rows"][run["best_head"] if row == BEST else row]["validation"] for s, run in enumerate(runs)
             }
-            change = [NOTHING, NOTHING] if row == "ALS" else against(ours, als)
+            change = [NOTHING, NOTHING] if row == "ALS" or variant == "strong" else against(ours, als)
             cost = mean(run["base_seconds"] if row == "ALS" else run["seconds"] for run in runs) if runs else 0
             rows.append(
                 [label(dataset), title, text_of(valid), text_of(ours), *change, f"{cost:.0f}", splits_of(len(ours))]

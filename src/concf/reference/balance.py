@@ -2,7 +2,7 @@
 
 For a loss lambda_x L_x the gradient scale is G_x = lambda_x n_x, with n_x the norm of the unweighted gradient, so
 dG_x / dlambda_x = n_x = G_x / lambda_x. Where the consensus loss of the head has a weight w_x other than lambda_x, the
-gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> / |g|.
+gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> / |g| (`slope`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ class Balance:
 
     weights: [heads] lambda_x; initial: [heads] L^0_x (Eq. 15)
     shares: [heads] weights of L_CL-x that give its gradient the scale `consensus.share`; at first alpha
-    sets_initial: whether the present batch sets L^0: each of the first `settle` epochs, or the very first batch alone;
-    a tensor, so that a captured step reads it anew
+    sets_initial: whether the present batch sets L^0 (`begin`); a tensor, so that a captured step reads it anew
     """
 
     def __init__(self, settings: ReferenceSettings, n_heads: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -50,6 +49,10 @@ class Balance:
             else torch.optim.SGD([self.weights], lr=LEARNING_RATE[kind])
         )
 
+    def begin(self, epoch: int, batch: int) -> None:
+        """Let every batch of the first `settle` epochs set L^0, or the very first batch alone where `settle` is 0."""
+        self.sets_initial.fill_(epoch < self.settings.balance.settle or (epoch, batch) == (0, 0))
+
     def consensus_weights(self) -> Tensor:
         """[heads] weights of L_CL-x: alpha lambda_x, with lambda_x in `weight_range`; or those that keep the share."""
         chosen = self.settings.consensus
@@ -67,9 +70,8 @@ class Balance:
         sets = self.sets_initial & (loss > 0)  # Eq. 15 divides by L^0
         self.initial.copy_(torch.where(sets, loss, self.initial))
         ratio = training_ratio(loss, self.initial, EXPONENT[balance.ratio_of])
-        carried = consensus.weight_range is None and consensus.share is None  # L_CL-x has the weight alpha lambda_x
-        slope = (scale if carried else projection) / self.weights  # dG_x / dlambda_x
-        self.weights.grad = weight_gradient(scale, slope, ratio)
+        steepness = slope(scale, projection, self.weights, consensus.weighed_by_lambda)
+        self.weights.grad = weight_gradient(scale, steepness, ratio)
         self.optimiser.step()
         self.weights.copy_(normalise(self.weights, self.total, self.floor))
 
@@ -94,6 +96,14 @@ def training_ratio(loss: Tensor, initial: Tensor, exponent: float = 1.0) -> Tens
     """[heads] gamma_x = ((L_x / L_x^0) / mean_y (L_y / L_y^0))^exponent (Eq. 15); below 1: learns faster than most."""
     progress = loss / initial
     return (progress / progress.mean()).pow(exponent)
+
+
+def slope(scale: Tensor, projection: Tensor, weights: Tensor, whole: bool) -> Tensor:
+    """[heads] dG_x / dlambda_x. scale, projection: of `gradient_scale`; weights: lambda_x.
+
+    whole: lambda_x weighs all of the gradient, G_x / lambda_x; else its CF part alone, <g_CF, g> / |g|
+    """
+    return (scale if whole else projection) / weights
 
 
 def weight_gradient(scale: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:

@@ -65,6 +65,12 @@ class Step:
         self.noise = torch.Generator(self.device)  # of the dropout
         self.streams = Streams(self.device, 2)
 
+    def distils(self, epoch: int) -> bool:
+        """Line 6: whether the warm-up is over; a teacher from outside needs none."""
+        over = self.settings.several and epoch >= self.settings.consensus.first_consensus_epoch
+        taught = over or self.consensus.teacher is not None
+        return taught and self.settings.consensus.weight > 0 and bool(self.students)
+
     def _step(self, batch: Batch, distils: bool) -> Tensor:
         """Lines 5 to 12: [3, heads] L_CF-x, L_CL-x and the gradient scale G_x of this batch.
 
@@ -161,9 +167,8 @@ class Step:
         """Users and items whose embeddings may have a gradient of L_CF and then, if it distils, of L_CL; None: all."""
         if type(self.model.encoder) not in (Encoder, MLP):  # an encoding may depend on other rows' embeddings
             return [None, None] * (1 + distils)
-        n_items, needs = self.model.n_items, {objective.needs for objective in self.head_losses.objectives.values()}
-        users = unique(batch.user, self.model.n_users)
-        items = None if "everything" in needs else unique(self.head_losses.items_of_batch(batch), n_items)
+        n_items = self.model.n_items
+        users, items = unique(batch.user, self.model.n_users), unique(self.head_losses.items_of_batch(batch), n_items)
         if not distils:
             return [users, items]
         listed = self.consensus.target[batch.user].flatten()

@@ -70,10 +70,10 @@ class Trainer(Step):
         """Train on every observed pair once; returns the record of the epoch."""
         begin = time.perf_counter()
         self.noise.manual_seed(derive_seed(self.seed, epoch, 1, *([self.group.rank] if self.group.rank else [])))
-        steps, distils = [], bool(self.students) and self.consensus.distils(epoch)
+        steps, distils = [], self.distils(epoch)
         with self._precision():
             for number, batch in enumerate(self.batches(epoch)):  # line 4
-                self.balance.sets_initial.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
+                self.balance.begin(epoch, number)
                 steps.append(self.step(batch, distils).clone())
         if epoch + 1 < self.settings.training.epochs:
             self._next = {epoch + 1: self._draw(epoch + 1)}  # on the CPU, while a GPU is still at work
