@@ -82,13 +82,18 @@ def document(sections: Mapping[str, Section], lines: Lines) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _verdicts(verdicts: list[tuple[Claim, Verdict]]) -> str:
-    """How many claims hold, and which are contradicted or not shown."""
-    count = Counter(verdict.word for _, verdict in verdicts)
+def counted(words: list[str]) -> str:
+    """How many claims have each verdict."""
+    count = Counter(words)
     counts = ", ".join(
         f"{count[word]} {one if count[word] == 1 else more}" for word, (one, more) in FORMS.items() if count[word]
     )
-    parts = [f"Of {len(verdicts)} claims, one of them a control of ours, {counts}."]
+    return f"Of {len(words)} claims, one of them a control of ours, {counts}."
+
+
+def _verdicts(verdicts: list[tuple[Claim, Verdict]]) -> str:
+    """How many claims hold, and which are contradicted or not shown."""
+    parts = [counted([verdict.word for _, verdict in verdicts])]
     for word in (AGAINST, NOT_SHOWN):
         named = [
             f"[{claim.sentence.rstrip('.')}](#{claim.experiment})" for claim, mine in verdicts if mine.word == word
