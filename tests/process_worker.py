@@ -57,7 +57,7 @@ def data() -> Split:
 def settings(case: str) -> RunSettings:
     """`reference` scaled down, as in test_train.py: no dropout; decay, so that no true gradient is zero."""
     chosen: dict[str, Any] = {
-        "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "layers": 2, "initial_std": 0.3},
+        "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "initial_std": 0.3},
         "consensus": {"every": 1, "window": 2, "top_k": 6, "length": 3},
         "balance": {"settle": 2},
         "training": {"epochs": 3, "batch": 20, "weight_decay": 1e-3, "metric": "recall@3"},

@@ -38,15 +38,10 @@ class Balance:
         self.initial = torch.ones_like(self.weights)
         self.shares = torch.full_like(self.weights, settings.consensus.weight)
         self.sets_initial = torch.ones((), dtype=torch.bool, device=device)
-        kind = settings.balance.optimiser
-        self.total, self.floor = (
-            float(n_heads) if kind == "adam" else 1.0,
-            FLOOR[kind],
-        )  # sum of lambda_x, and the least
+        by_adam, rate = settings.balance.optimiser == "adam", LEARNING_RATE[settings.balance.optimiser]
+        self.total, self.floor = float(n_heads) if by_adam else 1.0, FLOOR[settings.balance.optimiser]  # of lambda_x
         self.optimiser: torch.optim.Optimizer = (
-            make_adam([self.weights], device, LEARNING_RATE[kind])
-            if kind == "adam"
-            else torch.optim.SGD([self.weights], lr=LEARNING_RATE[kind])
+            make_adam([self.weights], device, rate) if by_adam else torch.optim.SGD([self.weights], lr=rate)
         )
 
     def begin(self, epoch: int, batch: int) -> None:

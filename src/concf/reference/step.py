@@ -2,14 +2,14 @@
 
 To understand a step, read in this order:
 
-1. `step.py`         the step, down to the part for several processes
+1. `step.py`         the step
 2. `head_losses.py`  L_CF-x and L_CL-x of all heads on one batch
 3. `losses.py`       L_CF-x of each objective (Eq. 1-5)
-4. `model.py`        theta_s and theta_x: shared embeddings, an encoder and the heads
-5. `heads.py`        the score of each head, an inner product
-6. `balance.py`      L_b and lambda_x (Eq. 15, 16)
+4. `heads.py`        the score of each head, an inner product
+5. `balance.py`      L_b and lambda_x (Eq. 15, 16)
 
-`trainer.py` has lines 1, 2 and 4, `train.py` has lines 3 and 13 to 15. A first reading can leave out fused operations
+`model.py` holds theta_s and theta_x: shared embeddings, an encoder and the heads. `trainer.py` has lines 1, 2 and 4 and
+steps of several processes, `train.py` has lines 3 and 13 to 15. A first reading can leave out fused operations
 (`kernels.py`), and CUDA graphs and streams (`cuda_graphs.py`).
 """
 
@@ -21,14 +21,13 @@ import torch
 from torch import Tensor
 
 from concf.reference.balance import Balance, gradient_scale, keep_share
-from concf.reference.batches import Batch, unique
+from concf.reference.batches import Batch
 from concf.reference.cuda_graphs import Streams, make_adam
-from concf.reference.encoders import EVERY_HEAD, MLP, Encoder
+from concf.reference.encoders import EVERY_HEAD
 from concf.reference.head_losses import HeadLosses
 from concf.reference.kernels import sum_of_gradients
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.settings import ReferenceSettings
-from concf.runtime.process_group import ProcessGroup
 
 CLIPPED = ("bpr", "multinomial")  # heads with unbounded scores, which `consensus.clip` bounds
 
@@ -50,10 +49,8 @@ class Term:
 class Step:
     """A training step of all heads. weights: [heads] lambda_x; students: heads that learn from the consensus."""
 
-    def __init__(
-        self, settings: ReferenceSettings, head_losses: HeadLosses, consensus: RankingConsensus, group: ProcessGroup
-    ) -> None:
-        self.settings, self.head_losses, self.consensus, self.group = settings, head_losses, consensus, group
+    def __init__(self, settings: ReferenceSettings, head_losses: HeadLosses, consensus: RankingConsensus) -> None:
+        self.settings, self.head_losses, self.consensus = settings, head_losses, consensus
         self.model = head_losses.model
         self.names, self.device, training = self.model.names, self.model.user.device, settings.training
         self.students = [name for name, objective in head_losses.objectives.items() if objective.distilled]
@@ -123,7 +120,7 @@ class Step:
         """Set the gradient of every parameter; returns G_x and its projection (`gradient_scale`), [heads] each."""
         others = list(torch._foreach_add(own.others, learned.others)) if learned.others else own.others
         if batch.whole is not None:
-            self._all_reduce(batch.whole, own, learned, others)
+            self.all_reduce(batch.whole, own, learned, others)
         for parameter, gradient in zip(self.others, others, strict=True):
             parameter.grad = gradient
         first, squares, products = self._first(), [], []
@@ -135,6 +132,10 @@ class Step:
             products.append(product)
         return gradient_scale(squares, products, self.settings.balance.norm)
 
+    def all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
+        """Replace losses and gradients by those of the whole batch, where several processes divide it."""
+        raise NotImplementedError
+
     def _first(self) -> list[int]:
         """First head of the consensus term's gradients of the user, and of the item embeddings."""
         return [heads.start for heads in self.head_losses.student_slices(self.students)]
@@ -145,31 +146,3 @@ class Step:
         for square, table, start in zip(squares, tables, first, strict=True):
             square[start : start + len(table)] = table.square().sum((1, 2))
         return gradient_scale(squares, squares, self.settings.balance.norm)[0]
-
-    # Several processes: each holds the whole model and takes its part of every batch.
-
-    def _all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
-        """Replace the losses and gradients of this process's part by those of the whole batch: their sums.
-
-        Every loss is a sum over the batch's rows, or over its distinct users or items, each counted by one process
-        alone. others: gradients of all parameters but the embeddings
-        """
-        losses, tables = torch.stack([own.loss, learned.loss]), own.tables + learned.tables
-        rows = self._rows_with_gradient(whole, bool(learned.tables))
-        sent = [table if ids is None else table[:, ids] for table, ids in zip(tables, rows, strict=True)]
-        self.group.all_reduce([losses, *sent, *others])
-        for table, ids, total in zip(tables, rows, sent, strict=True):
-            if ids is not None:
-                table.index_copy_(1, ids, total)
-        own.loss, learned.loss = losses.unbind()
-
-    def _rows_with_gradient(self, batch: Batch, distils: bool) -> list[Tensor | None]:
-        """Users and items whose embeddings may have a gradient of L_CF and then, if it distils, of L_CL; None: all."""
-        if type(self.model.encoder) not in (Encoder, MLP):  # an encoding may depend on other rows' embeddings
-            return [None, None] * (1 + distils)
-        n_items = self.model.n_items
-        users, items = unique(batch.user, self.model.n_users), unique(self.head_losses.items_of_batch(batch), n_items)
-        if not distils:
-            return [users, items]
-        listed = self.consensus.target[batch.user].flatten()
-        return [users, items, users, unique(listed[listed >= 0], n_items)]
