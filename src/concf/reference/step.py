@@ -54,6 +54,7 @@ class Step:
         self.model = head_losses.model
         self.names, self.device, training = self.model.names, self.model.user.device, settings.training
         self.students = [name for name, objective in head_losses.objectives.items() if objective.distilled]
+        self.slices = head_losses.student_slices(self.students)  # heads whose users, and items, L_CL-x encodes
         self.balance = Balance(settings, len(self.names), self.device, self.model.user.dtype)  # line 2
         self.weights = self.balance.weights
         tables = {id(self.model.user), id(self.model.item)}
@@ -83,7 +84,7 @@ class Step:
         self.streams.join()
         scale, projection = self._set_gradients(batch, own, learned)  # line 10: L = sum_x lambda_x L_x
         if distils and (share := self.settings.consensus.share) is not None:
-            scales = self._scale(own.tables, [0, 0]), self._scale(learned.tables, self._first())
+            scales = self._scale(own.tables, (EVERY_HEAD, EVERY_HEAD)), self._scale(learned.tables, self.slices)
             self.balance.shares.copy_(keep_share(self.balance.shares, *scales, share))
         if self.settings.balances:
             with self.streams.stream(0):
@@ -96,7 +97,7 @@ class Step:
         """alpha lambda_x L_CL-x (Eq. 13, 14) of the students."""
         chosen = self.settings.consensus
         clip = {} if chosen.clip is None else dict.fromkeys(CLIPPED, chosen.clip)
-        copies = self._copies(*self.head_losses.student_slices(self.students))
+        copies = self._copies(*self.slices)
         target = self.consensus.target
         loss = self.head_losses.consensus(*copies, batch, target, chosen.length, self.students, self.noise, clip)
         return self._term(loss, self.balance.consensus_weights(), copies)
@@ -123,10 +124,10 @@ class Step:
             self.all_reduce(batch.whole, own, learned, others)
         for parameter, gradient in zip(self.others, others, strict=True):
             parameter.grad = gradient
-        first, squares, products = self._first(), [], []
+        squares, products = [], []
         for side, table in enumerate((self.model.user, self.model.item)):
             more = learned.tables[side] if learned.tables else None
-            total, square, product = sum_of_gradients(own.tables[side], more, first[side])
+            total, square, product = sum_of_gradients(own.tables[side], more, self.slices[side].start)
             table.grad = (total.sum(0) if len(table) == 1 else total).reshape(table.shape).contiguous()
             squares.append(square)
             products.append(product)
@@ -136,13 +137,9 @@ class Step:
         """Replace losses and gradients by those of the whole batch, where several processes divide it."""
         raise NotImplementedError
 
-    def _first(self) -> list[int]:
-        """First head of the consensus term's gradients of the user, and of the item embeddings."""
-        return [heads.start for heads in self.head_losses.student_slices(self.students)]
-
-    def _scale(self, tables: list[Tensor], first: list[int]) -> Tensor:
-        """[heads] gradient scale of one term. tables: as in `Term`, of the heads from `first` on"""
+    def _scale(self, tables: list[Tensor], slices: tuple[slice, slice]) -> Tensor:
+        """[heads] gradient scale of one term. tables: as in `Term`, of the heads in `slices`"""
         squares = [self.weights.new_zeros(len(self.names)) for _ in tables]
-        for square, table, start in zip(squares, tables, first, strict=True):
-            square[start : start + len(table)] = table.square().sum((1, 2))
+        for square, table, heads in zip(squares, tables, slices, strict=True):
+            square[heads] = table.square().sum((1, 2))
         return gradient_scale(squares, squares, self.settings.balance.norm)[0]
