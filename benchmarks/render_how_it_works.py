@@ -1,4 +1,4 @@
-"""The pictures of docs/how-it-works.md, with their captions, from the lines that were measured.
+"""The pictures of docs/paper.md and docs/strong.md, with their captions, from the lines that were measured.
 
 python benchmarks/render_how_it_works.py     (reproduction/results.jsonl, benchmarks/results/strong*.jsonl)
 """
@@ -24,7 +24,8 @@ from reproduction.lines import CITEULIKE, FACTORS, SCHEMES, Lines
 from reproduction.measured import Estimate, Series, estimate
 from reproduction.published import CONSENSUS, HEADS
 
-PAGE = ROOT / "docs" / "how-it-works.md"
+DOCS = ROOT / "docs"
+PAGES, FOLDER = (DOCS / "paper.md", DOCS / "strong.md"), DOCS / "how-it-works"
 MARKED = re.compile(r"(<!-- picture (\w+): written by benchmarks/render_how_it_works\.py -->\n).*?(<!-- end -->)", re.S)
 NAMES = dict(zip(HEADS, ("BPR", "metric", "cross-entropy", "squared error", "multinomial"), strict=True))
 BLUE, ORANGE, GREEN, LIGHT = "#0072B2", "#E69F00", "#009E73", "#bbbbbb"
@@ -228,8 +229,8 @@ PICTURES: dict[str, Callable[[Lines], Drawing]] = {
 
 
 def drawings() -> dict[str, Drawing]:
-    """All pictures of the page, by name."""
-    measured = Lines(lines("results", ROOT / "reproduction"))
+    """All pictures of the pages, by name."""
+    measured = Lines(lines("results", ROOT / "reproduction")).first()
     with rc_context(STYLE):
         return {name: draw(measured) for name, draw in PICTURES.items()}
 
@@ -246,11 +247,12 @@ def filled(text: str, drawn: dict[str, Drawing]) -> str:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    drawn, folder = drawings(), PAGE.parent / "how-it-works"
-    folder.mkdir(exist_ok=True)
+    drawn = drawings()
+    FOLDER.mkdir(exist_ok=True)
     for name, drawing in drawn.items():
-        drawing.save(folder / f"{name}.png", "png")
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), drawn), encoding="utf-8")
+        drawing.save(FOLDER / f"{name}.png", "png")
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8"), drawn), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 # ones (its Figure 4): both, on a log that trains in seconds.
 #
 # `python -m reproduction per consistency` measures the same on the paper's data; what came of it stands in
-# [the paper, reproduced](../docs/how-it-works.md#the-paper-reproduced).
+# [the paper, reproduced](../docs/paper.md#the-paper-reproduced).
 
 # %%
 import matplotlib.pyplot as plt
@@ -107,4 +107,4 @@ plt.show()
 # %% [markdown]
 # That right predictions are more consistent does not yet say that consistency improves a vote: on real logs, most of
 # what it adds can be had by counting the heads that name an item
-# ([how it works](../docs/how-it-works.md#what-consistency-adds)).
+# ([the paper](../docs/paper.md#what-consistency-adds)).

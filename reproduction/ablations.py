@@ -19,6 +19,7 @@ from concf.reference.head_losses import HeadLosses
 from concf.reference.heads import TableHead
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.trainer import Parts
+from reproduction.sensitivity import DecoupledDecay
 
 
 class Selector(nn.Module):
@@ -53,9 +54,6 @@ class SelectedPairs(HeadLosses):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = [name for name, each in self.objectives.items() if each.needs == "everything"]
-        if whole:
-            raise ConfigError(f"ConCF-S: {whole[0]!r} is no sum over observed pairs; leave it out")
         if len(self.model.user) > 1:
             raise ConfigError("ConCF-S chooses by the shared embedding of pairs: share it")
         seed = int(self.model.user.detach().view(torch.int32).sum()) % 2**63  # which the run's seed decides
@@ -76,9 +74,7 @@ class SelectedPairs(HeadLosses):
         self.streams.kept += self.chosen.values()
         return super().own(user, item, batch, noise)
 
-    def _own(
-        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, batch: Batch, both: Tensor,  # noqa: ARG002
-    ) -> Tensor:  # fmt: skip
+    def _own(self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor) -> Tensor:
         """One head's loss on the pairs that train it: a multinomial is then a sum over pairs, not over users' rows.
 
         The choice itself is moved by each loss relative to its mean in the batch: by their sizes alone, the head with
@@ -164,4 +160,5 @@ PEERS = Parts(PeerLosses, PeerConsensus)
 ABLATIONS = {
     "ConCF-S": Parts(SelectedInstances), "ConCF-S, all heads taught": Parts(SelectedPairs),
     "AutoML": Parts(SelectedPairs), "PCL": PEERS, "PCL, CF-E by mean": PEERS,
+    "CF-B, decoupled decay": Parts(DecoupledDecay),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -17,19 +18,21 @@ from concf.data.split import Split
 from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
-from concf.evaluation.scorers import ListFunction
+from concf.evaluation.scorers import Factors, ListFunction
 from concf.evaluation.validation import Validation, fitting_metric
+from concf.models import train
 from concf.reference.run import ReferenceRun
 from concf.reference.settings import ReferenceSettings
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
-from concf.runs.run import Best
+from concf.runs.run import Best, Run
 from concf.runtime.provenance import provenance
 from reproduction.ablations import ABLATIONS
 from reproduction.controls import tuned
 from reproduction.plan import Cell, choose_reference
+from reproduction.sensitivity import StartsFrom, best_als
 from reproduction.user_level import quantiles, user_level
-from reproduction.variants import LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
+from reproduction.variants import FROM_ALS, LIKELIHOODS, LOUDER, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 
 AT_EPOCH = 50  # where the paper looks at consistency
 CURVE_EVERY = 5  # epochs between two points of a curve
@@ -69,10 +72,14 @@ class _Setup:
         shape = self.data.train.shape[1], best.lists.shape[1]
         return tuned(best.votes, settings.consensus, *shape, validation, self.of_lists)
 
-    def row(self, run: ReferenceRun, name: str, evaluation: Evaluation | None = None) -> dict[str, Any]:
+    def row(self, run: Run, name: str, evaluation: Evaluation | None = None) -> dict[str, Any]:
         """A row of the line: validation and epoch of the run's best, test figures, groups of users."""
-        best, evaluation = run.best[name], evaluation or self.evaluate(run.recommender(name))
-        row = {"validation": best.validation, "epoch": best.epoch, "test": evaluation.means()}
+        best = run.best[name]
+        return self.row_of(evaluation or self.evaluate(run.recommender(name)), best.validation, best.epoch)
+
+    def row_of(self, evaluation: Evaluation, validation: float, epoch: int | None = None) -> dict[str, Any]:
+        """A row of the line from its test figures."""
+        row = {"validation": validation, "epoch": epoch, "test": evaluation.means()}
         groups = [{figure: group[figure] for figure in GROUP} for group in evaluation.by_activity()]
         return row | {"groups": groups} if self.cell.in_detail else row
 
@@ -186,15 +193,14 @@ def _distillation(setup: _Setup) -> dict[str, Any]:
     CF-E hears its teacher by how large its own loss is, so that there are students for each way to count it.
     """
     chosen = setup.settings()
-    teachers = setup.train(setup.settings(*SIDE_BY_SIDE))
+    teachers, lists = _teachers(setup)
     best, length = teachers.best_head(), 2 * chosen.consensus.length
-    users, lists = np.arange(setup.data.train.shape[0]), teachers.best[CONSENSUS].lists
-    assert lists is not None
+    users = np.arange(setup.data.train.shape[0])
     targets = {
         "T1": torch.from_numpy(
             rank(teachers.recommender(best), users, length, seen=setup.data.train, device=setup.device)
         ),
-        "T2": lists.cpu(),
+        "T2": lists,
     }
     rows = {"T1": setup.row(teachers, best), "T2": setup.row(teachers, CONSENSUS)}
     for (name, target), (likelihood, words) in product(targets.items(), LIKELIHOODS.items()):
@@ -208,9 +214,53 @@ def _distillation(setup: _Setup) -> dict[str, Any]:
     return {"rows": rows, "best_head": best}
 
 
+def _teachers(setup: _Setup) -> tuple[ReferenceRun, Tensor]:
+    """The SingleCF models, and the lists of their RC-consensus."""
+    teachers = setup.train(setup.settings(*SIDE_BY_SIDE))
+    lists = teachers.best[CONSENSUS].lists
+    assert lists is not None
+    return teachers, lists.cpu()
+
+
+def _taught(setup: _Setup) -> dict[str, Any]:
+    """CF-E alone as a student of T2, by how loudly it hears its teacher."""
+    teachers, lists = _teachers(setup)
+    rows = {"T2": setup.row(teachers, CONSENSUS)}
+    for name, word in LOUDER.items():
+        student = setup.train(setup.settings(word).single("multinomial"), teacher=lists)
+        rows[f"T2 > SingleCF, {name}"] = setup.row(student, "multinomial")
+    return {"rows": rows, "best_head": teachers.best_head()}
+
+
+def _from_als(setup: _Setup) -> dict[str, Any]:
+    """Heads that start from the vectors of ALS, and ALS itself."""
+    begin = time.perf_counter()
+    known, size = setup.data.known, setup.settings().model.dimensions
+    metric = fitting_metric("auto", known)
+
+    def validation(factors: Factors) -> float:
+        name, _, n = metric.partition("@")
+        return evaluate(factors, known, device=setup.device, on="valid", at=int(n), metrics=name).means()[metric]
+
+    base = best_als(known.train, size, setup.cell.seed, setup.device, validation)
+    seconds = time.perf_counter() - begin
+    line = _trained(setup, head_losses=partial(StartsFrom, base))
+    line["rows"]["ALS"] = setup.row_of(setup.evaluate(base), validation(base))
+    return line | {"base_seconds": round(seconds, 2)}
+
+
+def _strong(setup: _Setup) -> dict[str, Any]:
+    """The preset `strong`, which is no setting of Algorithm 1."""
+    run = train(setup.data, preset="strong", seed=setup.cell.seed, device=setup.device)
+    return {"rows": {name: setup.row(run, name) for name in run.rows()}, "best_head": run.best_head()}
+
+
 SPECIAL: dict[str, Callable[[_Setup], dict[str, Any]]] = {
     "statistics": _statistics,
     "model sizes": _model_sizes,
     "consistency": _consistency,
     "distillation": _distillation,
+    "taught CF-E": _taught,
+    **dict.fromkeys(FROM_ALS, _from_als),
+    "strong": _strong,
 }

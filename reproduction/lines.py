@@ -54,10 +54,18 @@ def name_of(row: str) -> str:
 
 
 class Lines(Measured):
-    """The lines without those of settings of the caller's own (`set` in their key), which are trials."""
+    """The lines without those of settings of the caller's own (`set` in their key), which are trials.
 
-    def __init__(self, lines: Iterable[Line]) -> None:
+    whole: the lines that these were chosen from; a paired test can use every split that both sides have
+    """
+
+    def __init__(self, lines: Iterable[Line], whole: Lines | None = None) -> None:
         super().__init__(line for line in lines if not inside(line, ("key", "set")))
+        self.whole = whole or self
+
+    def first(self, splits: int = PLANNED) -> Lines:
+        """The lines of the first splits: those that most experiments have."""
+        return Lines((line for line in self.lines if line["cell"]["seed"] < splits), self.whole)
 
     def common(self, experiment: str) -> Lines:
         """The lines on the splits that all measured variants of an experiment have, data set by data set.
@@ -68,12 +76,13 @@ class Lines(Measured):
         for dataset in {(line["cell"]["data"], line["cell"]["protocol"]) for line in self.lines}:
             measured = [set(runs) for variant in plan.variants if (runs := self.runs(variant, dataset))]
             kept[dataset] = set.intersection(*measured) if measured else set(range(plan.splits))
-        return Lines(
+        chosen = (
             line
             for line in self.lines
             if (cell := line["cell"])["seed"] < plan.splits
             and (cell["preset"] != "reference" or cell["seed"] in kept[cell["data"], cell["protocol"]])
         )
+        return Lines(chosen, self.whole)
 
     def control(self, variant: str, dataset: Dataset, kind: str, *path: str | int) -> Series:
         """R@50 of the consensus voted in one of the ways of `controls`, its temperatures tuned; or what `path` says."""

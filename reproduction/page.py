@@ -22,14 +22,15 @@ from reproduction.published import BEST, CONSENSUS
 from reproduction.story import story
 from reproduction.table import Table
 from reproduction.tables import TABLES
-from reproduction.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Verdict
+from reproduction.verdicts import AGAINST, HOLDS, IN_PART, NOT_SHOWN, UNKNOWN, Claim, Verdict
 
 CHANGED = "A + at a commit: measured with uncommitted changes. The code may have changed since a commit."
 TEMPLATE = Path(__file__).with_name("page.md")
 FORMS = {
     HOLDS: ("holds", "hold"),
     IN_PART: ("holds in part", "hold in part"),
-    FAILS: ("does not hold", "do not hold"),
+    AGAINST: ("is contradicted", "are contradicted"),
+    NOT_SHOWN: ("is not shown", "are not shown"),
     UNKNOWN: ("is not decided yet", "are not decided yet"),
 }
 
@@ -75,22 +76,30 @@ def document(sections: Mapping[str, Section], lines: Lines) -> str:
     """The page."""
     verdicts = [each for section in sections.values() for each in section.verdicts]
     parts = {"count": str(len(verdicts)), "verdicts": _verdicts(verdicts), "missing": _missing(lines)}
-    parts |= {"noise": fill(_noise(lines), 120), "sources": _sources(lines)} | story(lines)
+    parts |= {"noise": fill(_noise(lines), 120), "sources": _sources(lines)} | story(lines.first())
     parts |= {name: _shown(section) for name, section in sections.items()}
     text = re.sub(r"\{\{(\w+)\}\}", lambda name: parts.get(name[1], ""), TEMPLATE.read_text(encoding="utf-8"))
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _verdicts(verdicts: list[tuple[Claim, Verdict]]) -> str:
-    """How many claims hold, and which do not."""
-    count = Counter(verdict.word for _, verdict in verdicts)
-    counts = ", ".join(f"{count[word]} {one if count[word] == 1 else more}" for word, (one, more) in FORMS.items())
-    failed = [claim for claim, verdict in verdicts if verdict.word == FAILS]
-    named = "; ".join(f"[{claim.sentence.rstrip('.')}](#{claim.experiment})" for claim in failed)
-    which = "The one that does not" if len(failed) == 1 else "Those that do not"
-    return f"Of {len(verdicts)} claims, one of them a control of ours, {counts}." + (
-        f"\n\n{which}: {named}." if named else ""
+def counted(words: list[str]) -> str:
+    """How many claims have each verdict."""
+    count = Counter(words)
+    counts = ", ".join(
+        f"{count[word]} {one if count[word] == 1 else more}" for word, (one, more) in FORMS.items() if count[word]
     )
+    return f"Of {len(words)} claims, one of them a control of ours, {counts}."
+
+
+def _verdicts(verdicts: list[tuple[Claim, Verdict]]) -> str:
+    """How many claims hold, and which are contradicted or not shown."""
+    parts = [counted([verdict.word for _, verdict in verdicts])]
+    for word in (AGAINST, NOT_SHOWN):
+        named = [
+            f"[{claim.sentence.rstrip('.')}](#{claim.experiment})" for claim, mine in verdicts if mine.word == word
+        ]
+        parts += [f"{word.capitalize()}: {'; '.join(named)}."] if named else []
+    return "\n\n".join(parts)
 
 
 def _missing(lines: Lines) -> str:

@@ -9,10 +9,21 @@ from typing import Any
 from concf.errors import ConfigError
 from concf.models import choose_settings
 from concf.reference.settings import ReferenceSettings
-from reproduction.variants import ALONE, BY_MEAN, DIFFERENCES, HYPERPARAMETERS, VARIANTS
+from reproduction.variants import (
+    ALONE,
+    BY_MEAN,
+    DIFFERENCES,
+    DROPOUT,
+    FROM_ALS,
+    HYPERPARAMETERS,
+    SHARES,
+    SLOW,
+    VARIANTS,
+)
 
 CITEULIKE = (("citeulike", "released"),)
-CIAO_TOO = (*CITEULIKE, ("ciao", "paper"))  # where the data is the paper's and its figures can be met
+CIAO = (("ciao", "paper"),)
+CIAO_TOO = (*CITEULIKE, *CIAO)  # where the data is the paper's and its figures can be met
 ALL_ROWS = (*CIAO_TOO, ("ciao", "released"), ("foursquare", "released"))
 STATISTICS = (("citeulike", "paper"), *ALL_ROWS)
 
@@ -104,6 +115,14 @@ EXPERIMENTS: dict[str, Experiment] = {
                               ("ConCF", *DIFFERENCES), CITEULIKE, 3),
     "protocol": Experiment("CiteULike by the paper's own protocol", ("ConCF", "SingleCF"),
                            (("citeulike", "paper"),), 5),
+    "taught": Experiment("CF-E as a student, by the weight of the consensus loss", ("taught CF-E",), CITEULIKE, 5),
+    "share": Experiment("The consensus loss of each head at a share of its gradient", ("ConCF", *SHARES), CITEULIKE, 5),
+    "share-ciao": Experiment("The same on Ciao", ("ConCF", "share=0.3"), CIAO, 3),
+    "dropout": Experiment("CF-E alone, by dropout", ("SingleCF", *DROPOUT), CIAO_TOO, 5),
+    "slow": Experiment("CF-B alone on Ciao: start, weight decay, bias", ("SingleCF", *SLOW), CIAO, 3),
+    "base": Experiment("Consensus learning over a strong base", (*FROM_ALS, "strong"), CIAO_TOO, 5),
+    "ten": Experiment("Ten splits, where they decide",
+                      ("ConCF", "without CL", "without balancing", "sharing=none"), CITEULIKE, 10),
 }  # fmt: skip
 ALL = "all"
 

@@ -30,7 +30,7 @@ FIXED: dict[str, Any] = {  # settings of older lines that are constants now, or 
     "training.steps": None, "training.order": "pairs", "recipe": None, "losses.softmax_samples": None,
     "losses.unobserved": 0.05, "consensus.kept": 500, "consensus.tail": 50, "consensus.warm_up": None,
     "consensus.undistilled": ["multinomial-users"], "training.validate_every": 1, "training.watch": "all",
-    "training.tf32": True,
+    "training.tf32": True, "model.layers": 3,
 }  # fmt: skip
 FOLLOWS: dict[str, tuple[str, dict[str, Any]]] = {  # settings of older lines that follow from another one now
     "losses.distance_scale": ("losses.distance", {"squared": 10.0, "plain": 1.0}),

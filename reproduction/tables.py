@@ -47,6 +47,7 @@ from reproduction.measured import (
 )
 from reproduction.plan import CIAO_TOO
 from reproduction.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
+from reproduction.sensitivity_tables import base, dropout, share, slow, ten
 from reproduction.table import Row, Table, compared, splits_of
 
 KINDS = (R, RC, COUNTED)
@@ -257,5 +258,6 @@ TABLES: dict[str, Callable[[Lines], list[Table]]] = {
     "stats": statistics, "main": main, "groups": groups, "schemes": schemes, "per": exclusive, "chr": complementary,
     "consistency": consistency, "homogeneous": homogeneous, "distillation": distillation,
     "hyperparameters": hyperparameters, "selection": selection, "sharing": sharing, "alone": alone,
-    "differences": differences, "protocol": protocol,
+    "differences": differences, "protocol": protocol, "share": share, "dropout": dropout, "slow": slow, "base": base,
+    "ten": ten,
 }  # fmt: skip

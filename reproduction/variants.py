@@ -18,6 +18,24 @@ LIKELIHOODS = {"rows": "", "users": ", CF-E by user", "mean": ", CF-E by mean"}
 BY_MEAN = LIKELIHOODS["mean"]
 
 
+# How loudly a student of CF-E hears its teacher, beside alpha = 0.005
+LOUDER = {
+    **{f"alpha={alpha}": f"consensus.weight={alpha}" for alpha in ("0.05", "0.1", "0.2")},
+    **{f"share={share}": f"consensus.share={share}" for share in ("0.3", "1")},
+}
+# Heads that start from vectors of ALS: small steps, no decay towards 0, and a consensus loss from the second epoch on.
+# CF-B and CF-E' cannot rank as ALS does at the start, so that they have no vote.
+FROM_ALS_WORDS = (
+    "model.encoder=mf", "training.learning_rate=0.0001", "training.weight_decay=0", "training.epochs=60",
+    "consensus.every=1", "consensus.window=2", 'consensus.non_voting=["cml", "multinomial-users"]',
+)  # fmt: skip
+FROM_ALS = {
+    "from ALS": FROM_ALS_WORDS,
+    "from ALS, without CL": (*FROM_ALS_WORDS, "consensus.weight=0"),
+    "from ALS, share=1": (*FROM_ALS_WORDS, "consensus.share=1"),
+}
+
+
 def _five(objective: str) -> str:
     return "objectives=" + ",".join(f"{objective}#{start}" for start in range(1, 6))
 
@@ -92,11 +110,26 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "CF-E, by user": _alone("multinomial", "losses.likelihood=users"),
     "CF-E, by mean": _alone("multinomial", "losses.likelihood=mean"),
     "CF-E, learning rate 0.001": _alone("multinomial", "training.learning_rate=0.001"),
+    "taught CF-E": (),
+    **{f"share={share}": (f"consensus.share={share}",) for share in ("0.3", "1")},
+    **{f"CF-E, dropout {rate}": _alone("multinomial", "training.epochs=100", f"model.dropout={rate}")
+       for rate in ("0.2", "0.3", "0.4", "0.5")},
+    "CF-B, start": _alone("cml", "model.initial_std=1"),
+    "CF-B, start, 1000 epochs": _alone("cml", "model.initial_std=1", "training.epochs=1000"),
+    "CF-B, no weight decay": _alone("cml", "training.weight_decay=0"),
+    "CF-B, decoupled decay": _alone("cml", "training.weight_decay=0"),
+    "CF-B, no bias": _alone("cml=reproduction.sensitivity:CML_WITHOUT_BIAS"),
+    **FROM_ALS,
+    "strong": (),
 }  # fmt: skip
-# "weights per epoch" (lambda_x moved once an epoch) is in the results and tables, but no setting trains it any more.
+# Two variants are in the results and tables, but no setting trains them any more: "weights per epoch" (lambda_x moved
+# once an epoch), and "share=equal" (of the gradient, the geometric mean over the heads).
 HYPERPARAMETERS = (
     "without balancing", "alpha=0", "alpha=0.01", "alpha=0.1", "alpha=1",
     *(name for name in VARIANTS if name.startswith("Q=")),
 )  # fmt: skip
 DIFFERENCES = tuple(name for name in VARIANTS if name.startswith(("paper: ", "released: ", "reading")))
-ALONE = tuple(name for name in VARIANTS if name.startswith(("CF-B, ", "CF-E, ")))
+SHARES = tuple(name for name in VARIANTS if name.startswith("share="))
+DROPOUT = tuple(name for name in VARIANTS if name.startswith("CF-E, dropout"))
+SLOW = tuple(name for name in VARIANTS if name.startswith(("CF-B, start", "CF-B, no ", "CF-B, decoupled")))
+ALONE = tuple(name for name in VARIANTS if name.startswith(("CF-B, ", "CF-E, ")) and name not in (*DROPOUT, *SLOW))

@@ -2,7 +2,8 @@
 
 A case is settled by a bound or a count, or tested by the paired t-test over the splits, two-sided. The p of a claim's
 tests are corrected by Holm's rule. A tested case says yes if it goes the paper's way with p < 0.05, no if it goes the
-other way with p < 0.05, and is open otherwise. A claim with a test on fewer than three splits is not decided.
+other way with p < 0.05, and is open otherwise; then the least difference that its splits could have shown is given.
+A claim with a test on fewer than three splits is not decided.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from statistics import mean
+from math import sqrt
+from statistics import mean, stdev
+
+from scipy.stats import t as student_t
 
 from concf.evaluation.significance import holm
 from reproduction.lines import Lines, gain, p_value, paired, signed
 from reproduction.measured import Series, Write, figure
 
-HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not decided"
-LEVEL = 0.05  # of the corrected tests
+HOLDS, IN_PART, AGAINST, NOT_SHOWN = "holds", "holds in part", "contradicted", "not shown"
+UNKNOWN = "not decided"
+LEVEL, POWER = 0.05, 0.8  # of the corrected tests; chance that a test finds the least difference it could show
 FEWEST_SPLITS = 3  # of a test: on fewer a claim is not decided
 FEW = 4  # up to so many cases, all are named
 
@@ -33,7 +38,7 @@ NO, OPEN, YES = Grade.NO, Grade.OPEN, Grade.YES
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of the four words, and the figures that decide it."""
+    """The word for a claim, and the figures that decide it."""
 
     word: str
     figures: str
@@ -48,6 +53,7 @@ class Case:
     moves:   the differences by split, counted the paper's way
     p:       of the test, not yet corrected; None: a single split
     unless:  what is claimed is that there is no significant difference the other way
+    write:   how a difference is written
     """
 
     words: str
@@ -55,6 +61,7 @@ class Case:
     moves: tuple[float, ...] = ()
     p: float | None = None
     unless: bool = False
+    write: Write = figure
 
     @property
     def toward(self) -> bool:
@@ -76,9 +83,11 @@ class Case:
         """The words with the test: `p 0.003`, or on how many splits it goes the paper's way."""
         if self.settled is not None:
             return self.words
+        if p is None:
+            return f"{self.words} (one split)"
         often = f", {sum(move > 0 for move in self.moves)} of {len(self.moves)} splits"
-        test = "one split" if p is None else f"p {p:.2g}" + (often if p >= LEVEL else "")
-        return f"{self.words} ({test})"
+        least = "" if self.unless or not self.moves else f", could have shown {self.write(least_shown(self.moves))}"
+        return f"{self.words} (p {p:.2g}{often + least if p >= LEVEL else ''})"
 
 
 Cases = Iterable[Case | None]  # None: without lines
@@ -114,12 +123,24 @@ def corrected(cases: Sequence[Case]) -> list[float | None]:
 
 
 def together(grades: Sequence[Grade]) -> str:
-    """`holds` if all say yes; `holds in part` if more than half do and none says no; else `does not hold`."""
+    """`holds` if all say yes, `contradicted` if one says no, `holds in part` if more than half say yes."""
     if not grades:
         return UNKNOWN
+    if NO in grades:
+        return AGAINST
     if all(grade is YES for grade in grades):
         return HOLDS
-    return IN_PART if 2 * grades.count(YES) > len(grades) and NO not in grades else FAILS
+    return IN_PART if 2 * grades.count(YES) > len(grades) else NOT_SHOWN
+
+
+def least_shown(moves: Sequence[float]) -> float:
+    """Smallest mean difference that a paired t-test of these splits finds with probability `POWER`.
+
+    (t_{1 - LEVEL / 2} + t_POWER) sd / sqrt(n), both of n - 1 degrees of freedom; a single test, not corrected.
+    """
+    n = len(moves)
+    quantiles = student_t.ppf([1 - LEVEL / 2, POWER], n - 1)
+    return float(quantiles.sum()) * stdev(moves) / sqrt(n)
 
 
 def _summary(cases: Sequence[Case], p: Sequence[float | None], grades: Sequence[Grade]) -> str:
@@ -138,9 +159,9 @@ def _summary(cases: Sequence[Case], p: Sequence[float | None], grades: Sequence[
     return "; ".join(shown)
 
 
-def settled(words: str, condition: bool, *, partly: bool = False) -> Case:
-    """A case without a test: yes, else open if partly, else no."""
-    return Case(words, YES if condition else OPEN if partly else NO)
+def settled(words: str, condition: bool) -> Case:
+    """A case without a test: a bound that is met or missed."""
+    return Case(words, YES if condition else NO)
 
 
 def compare(
@@ -151,7 +172,7 @@ def compare(
     if not a:
         return None
     moves = tuple(x - y for x, y in zip(a, b, strict=True))
-    return Case(words.format(write(mean(a)), write(mean(b))), None, moves, p_value(ours, theirs), unless)
+    return Case(words.format(write(mean(a)), write(mean(b))), None, moves, p_value(ours, theirs), unless, write)
 
 
 def gained(ours: Series, theirs: Series, words: str) -> Case | None:

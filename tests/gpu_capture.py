@@ -153,7 +153,7 @@ class Lab:
         for epoch in range(2):
             self.trainer.epoch(epoch)
             self.trainer.consensus.update()
-        assert self.trainer.consensus.distils(2)
+        assert self.trainer.distils(2)
         self.batch = next(self.trainer._draw(2).split(self.trainer.settings.training.batch))
         self.start = [part.clone() for part in moving(self.trainer)]
         torch.cuda.synchronize()

@@ -49,6 +49,7 @@ class LiteralConCF:
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}
         self.initial: Tensor | None = None
+        self.shares = [settings.consensus.weight] * len(model.names)  # weights of the consensus losses by `share`
         self.rankings: dict[int, list[Lists]] = {}  # epoch -> one for each head
         self.consensus_target: Lists | None = None
 
@@ -74,12 +75,20 @@ class LiteralConCF:
         """[3, heads] L_CF, L_CL and G, after the step."""
         chosen, training = self.settings.consensus, self.settings.training
         weights = self.weights.clone().requires_grad_()
-        own, taught, totals = [], [], []
-        for branch, weight in zip(self.head_losses(), weights.unbind(), strict=True):
+        own, taught, totals, heard = [], [], [], {}
+        for x, (branch, weight) in enumerate(zip(self.head_losses(), weights.unbind(), strict=True)):
             own.append(branch.own_loss(users, positives, negatives))
             listens = self.teaches(epoch) and branch.name != "multinomial-users"
             taught.append(branch.consensus_loss_loss(users, self.consensus_target) if listens else torch.zeros(()))
-            totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])
+            if chosen.share is None:
+                totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])
+                continue
+            totals.append(weight * own[-1] + self.shares[x] * taught[-1])
+            if listens:
+                parts = (weight * own[-1], self.shares[x] * taught[-1])
+                heard[x] = [self.gradient_scale(part).item() for part in parts]
+        for x, (ours, theirs) in heard.items():  # a tenth of the way to the share
+            self.shares[x] = min(1.0, self.shares[x] * (chosen.share * ours / theirs) ** 0.1)
         scale = torch.stack([self.gradient_scale(total) for total in totals])
         parameters = dict(self.model.named_parameters())
         gradients = torch.autograd.grad(

@@ -9,7 +9,6 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.reference.model import Model
-from concf.reference.objectives import UNOBSERVED
 from concf.reference.settings import ReferenceSettings
 
 Lists = list[list[int]]  # [users] of items, best first
@@ -20,7 +19,7 @@ PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def tables(model: Model, place: int, train: csr_array, layers: int) -> tuple[Tensor, Tensor]:
+def tables(model: Model, place: int, train: csr_array) -> tuple[Tensor, Tensor]:
     """One branch's embedding tables, propagated over a dense graph where the encoder is LightGCN."""
     group = place if model.user.shape[0] > 1 else 0
     user, item = model.user[group], model.item[group]
@@ -33,7 +32,7 @@ def tables(model: Model, place: int, train: csr_array, layers: int) -> tuple[Ten
     degree = adjacency.sum(1)
     root = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
     nodes = [torch.cat([user, item])]
-    for _ in range(layers):
+    for _ in range(3):
         nodes.append((root[:, None] * adjacency * root) @ nodes[-1])
     mean = torch.stack(nodes).mean(0)
     return mean[:n_users], mean[n_users:]
@@ -62,7 +61,7 @@ class Branch:
         self.name, self.head, self.settings = name, model.head(name), settings
         self.dense = train.toarray() > 0
         place = model.names.index(name)
-        both = tables(model, place, train, settings.model.layers)
+        both = tables(model, place, train)
         self.user, self.item = (encoding(model, place, rows) for rows in both)
         self.scores = self.score_table()
 
@@ -98,14 +97,11 @@ class Branch:
             return -sum(torch.log(logits[i, u].exp() / logits[i].exp().sum()) for u, i in used)
         total = torch.zeros(())
         observed, unobserved = (self.at(list(zip(users, items, strict=True))) for items in (positives, negatives))
-        for u, s, t in zip(users, observed, unobserved, strict=True):
+        for s, t in zip(observed, unobserved, strict=True):
             if self.name == "cml":
                 total = total + torch.relu(-s + t + margin)
             elif self.name == "squared-error":
                 total = total + scale * ((1 - s) ** 2 + (0 - t) ** 2)
-            elif self.name == "squared-error-everywhere":
-                everything = (self.scores[u] ** 2).sum() / int(self.dense[u].sum())
-                total = total + scale * ((1 - s) ** 2 + UNOBSERVED * (everything - s**2))
             else:
                 total = total + PAIRWISE[self.name](s, t)
         return total

@@ -29,18 +29,18 @@ from concf.runs.settings import RunSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
 
 SEED = 5
-for name in ("cml", "squared-error-everywhere"):
+for name in ("cml", "squared-error"):
     OBJECTIVES[f"only-votes-{name}"] = lambda chosen, row=OBJECTIVES[name]: replace(row(chosen), distilled=False)
 CASES: dict[str, dict[str, Any]] = {
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
     "two voters teach a student": {
-        "objectives": ("all-pairs=only-votes-squared-error-everywhere", "cml=only-votes-cml", "student=bpr"),
+        "objectives": ("squares=only-votes-squared-error", "cml=only-votes-cml", "student=bpr"),
         "model": {"encoder": "mf", "sharing": "none"},
         "consensus": {"non_voting": ("student",)},
         "balance": {"on": False},
     },
     "batches of three": {
-        "objectives": ("bpr", "multinomial", "multinomial-users", "squared-error-everywhere"),
+        "objectives": ("bpr", "multinomial", "multinomial-users", "squared-error"),
         "model": {"encoder": "lightgcn"},
         "consensus": {"top_k": None},
         "training": {"batch": 3, "validated_users": 2},  # of 34 pairs: of the last one a process has none
@@ -57,7 +57,7 @@ def data() -> Split:
 def settings(case: str) -> RunSettings:
     """`reference` scaled down, as in test_train.py: no dropout; decay, so that no true gradient is zero."""
     chosen: dict[str, Any] = {
-        "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "layers": 2, "initial_std": 0.3},
+        "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "initial_std": 0.3},
         "consensus": {"every": 1, "window": 2, "top_k": 6, "length": 3},
         "balance": {"settle": 2},
         "training": {"epochs": 3, "batch": 20, "weight_decay": 1e-3, "metric": "recall@3"},

@@ -22,7 +22,7 @@ def tiny() -> Split:
 def small(**changes: Any) -> ReferenceSettings:
     """`reference` on the tiny data: one batch an epoch, the first epoch with consensus loss in epoch 2."""
     chosen: dict[str, Any] = {
-        "model": {"dimensions": 16, "initial_std": 0.3, "dropout": 0.0, "layers": 2},
+        "model": {"dimensions": 16, "initial_std": 0.3, "dropout": 0.0},
         "consensus": {"every": 1, "window": 2, "top_k": 6, "length": 3},
         "training": {"epochs": 3, "batch": 1000, "metric": "recall@3"},
     }

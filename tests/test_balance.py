@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from concf.reference.balance import gradient_scale, normalise, training_ratio, weight_gradient
+from concf.reference.balance import (
+    Balance,
+    gradient_scale,
+    keep_share,
+    normalise,
+    slope,
+    training_ratio,
+    weight_gradient,
+)
+from concf.reference.settings import ReferenceSettings
 
 double = torch.float64
 
@@ -47,9 +56,9 @@ def test_the_weight_step_equals_autograd_of_equation_16(norm: str, carried: bool
     sides = [[torch.stack([head[side] for head in found]) for side in (0, 1)] for found in (parts, whole)]
     squares = [all_.square().sum(1) for all_ in sides[1]]
     products = [(part * all_).sum(1) for part, all_ in zip(*sides, strict=True)]
-    scale, slope = gradient_scale(squares, products, norm)
+    scale, projection = gradient_scale(squares, products, norm)
     ratio = training_ratio(torch.stack(mine).detach(), initial, exponent)
-    found = weight_gradient(scale, (scale if carried else slope) / weights.detach(), ratio)
+    found = weight_gradient(scale, slope(scale, projection, weights.detach(), carried), ratio)
     assert torch.allclose(scale, scales, rtol=1e-12)
     assert torch.allclose(found, expected, rtol=1e-12)
 
@@ -57,9 +66,24 @@ def test_the_weight_step_equals_autograd_of_equation_16(norm: str, carried: bool
 @pytest.mark.parametrize("norm", ["joint", "sides"])
 def test_a_head_without_gradient_has_no_scale_and_no_slope(norm: str) -> None:
     nothing, something = torch.tensor([0.0, 4.0]), torch.tensor([0.0, 9.0])
-    scale, slope = gradient_scale([nothing, something], [nothing, something], norm)
-    assert scale[0] == slope[0] == 0
-    assert torch.isfinite(slope).all()
+    scale, projection = gradient_scale([nothing, something], [nothing, something], norm)
+    assert scale[0] == projection[0] == 0
+    assert torch.isfinite(projection).all()
+
+
+@pytest.mark.parametrize(("settle", "setting"), [(0, {(0, 0)}), (2, {(0, 0), (0, 1), (1, 0), (1, 1)})])
+def test_the_initial_loss_is_that_of_the_first_batch_or_of_the_last_before_it_settles(
+    settle: int, setting: set[tuple[int, int]]
+) -> None:
+    """L^0 of Eq. 15 is overwritten by every batch that may set it, and kept by the others."""
+    balance = Balance(ReferenceSettings(balance={"settle": settle}), 6, torch.device("cpu"), double)
+    expected = torch.ones(6, dtype=double)
+    for epoch, batch in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0)):
+        loss = torch.rand(6, dtype=double) + 0.1
+        expected = balance.weights * loss if (epoch, batch) in setting else expected
+        balance.begin(epoch, batch)
+        balance.step(loss, torch.zeros(6), torch.ones(6, dtype=double), torch.ones(6, dtype=double))
+        assert torch.equal(balance.initial, expected)
 
 
 def test_heads_that_learn_alike_have_ratio_one_and_a_slower_one_more() -> None:
@@ -80,6 +104,17 @@ def test_descending_the_gradient_brings_equal_losses_to_equal_scales() -> None:
         weights = normalise(weights - 1e-3 * gradient, 3.0, 1e-3)
     scales = weights * norms
     assert scales.max() / scales.min() < 1.1
+
+
+def test_keeping_the_share_brings_every_head_to_it() -> None:
+    """With norms that stay: the consensus gradient of each head has the same scale, relative to the head's own."""
+    own, norms = torch.tensor([5.0, 0.4, 36.0, 0.0]), torch.tensor([100.0, 40.0, 200.0, 7.0])
+    weights = first = torch.tensor([0.005, 0.01, 0.0025, 0.005])
+    for _ in range(200):
+        weights = keep_share(weights, own, weights * norms, 0.3)
+    assert torch.allclose((weights * norms / own)[:3], torch.tensor(0.3), rtol=1e-4)
+    assert weights[3] == first[3]  # a head without a gradient of its own
+    assert (keep_share(weights, own * 1e6, weights * norms, 1.0) <= 1).all()
 
 
 def test_weights_stay_positive_and_sum_to_the_total() -> None:

@@ -59,7 +59,7 @@ def test_every_table_of_a_page_is_written_by_a_script_and_every_table_of_commits
 
 def test_the_pictures_of_how_it_works_are_those_of_their_lines() -> None:
     script = import_module("render_how_it_works")
-    text = script.PAGE.read_text(encoding="utf-8")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in script.PAGES)
     assert text == script.filled(text, script.drawings()), "run: python benchmarks/render_how_it_works.py"
     assert {match[1] for match in script.MARKED.findall(text)} == set(script.PICTURES)
-    assert {path.stem for path in script.PAGE.with_suffix("").iterdir()} == set(script.PICTURES)
+    assert {path.stem for path in script.FOLDER.iterdir()} == set(script.PICTURES)

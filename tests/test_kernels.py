@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from concf.reference.kernels import (
     listed_scores,
     log_partition,
     sum_of_gradients,
-    take_and_part,
+    take_from,
     take_rows,
     two_layers,
 )
@@ -135,23 +135,14 @@ def test_gradients_of_two_terms_are_added_with_two_products(taught: bool) -> Non
     assert all(torch.allclose(*pair) for pair in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("looks", "takes", "copies"), [((), True, True), ((1,), False, False), ((0, 2), True, False), ((0, 2), True, True)]
-)
-def test_rows_and_whole_tables_have_one_gradient(looks: tuple[int, ...], takes: bool, copies: bool) -> None:
-    """A row taken twice, tables that nothing looks at, copies of one table: the gradient is that of plain indexing."""
-    leaf, places, weight = (
-        drawn(1 if copies else 3, 6, 4),
-        torch.tensor([5, 0, 5, 2]),
-        torch.randn(3, 4, 4, dtype=double),
-    )
-
-    def cost(rows: Tensor, tables: Sequence[Tensor]) -> Tensor:
-        parts = [(rows * weight).sum()] if takes else []
-        return torch.stack([*parts, *(tables[place].square().sum() * (place + 1) for place in looks)]).sum()
-
-    table = leaf.expand(3, -1, -1)
-    assert all(torch.equal(one, other) for one, other in zip(take_and_part(table, places)[1], table, strict=True))
-    found, expected = cost(*take_and_part(table, places)), cost(table[:, places], table.unbind())
-    assert torch.allclose(found, expected)
-    assert torch.allclose(*(torch.autograd.grad(each, leaf)[0] for each in (found, expected)))
+@pytest.mark.parametrize("copies", [True, False])
+def test_rows_taken_from_several_tables_have_the_gradient_of_indexing(copies: bool) -> None:
+    """A row taken twice, and copies of one table."""
+    leaves = [drawn(1 if copies else 3, n, 4) for n in (6, 2)]
+    ids, weight = [torch.tensor([5, 0, 5]), torch.tensor([1])], torch.randn(3, 4, 4, dtype=double)
+    tables = [leaf.expand(3, -1, -1) for leaf in leaves]
+    found = take_from(tables, ids)
+    expected = torch.cat([table[:, at] for table, at in zip(tables, ids, strict=True)], 1)
+    assert torch.equal(found, expected)
+    gradients = [torch.autograd.grad((rows * weight).sum(), leaves) for rows in (found, expected)]
+    assert all(torch.allclose(*pair) for pair in zip(*gradients, strict=True))

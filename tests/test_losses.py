@@ -42,27 +42,6 @@ def test_pairwise_and_pointwise_losses_equal_their_formulas(ours: list[float], t
     )
 
 
-@pytest.mark.parametrize("weight", [0.05, 0.0])
-def test_the_batches_of_squared_error_everywhere_visit_every_pair_once(weight: float) -> None:
-    torch.manual_seed(0)
-    user, item = (torch.randn(n, 3, dtype=double, requires_grad=True) for n in (7, 11))
-    observed = torch.rand(7, 11) < 0.3
-    observed[:, 0] = True
-    table = user @ item.T
-    literal = sum(
-        (1 - table[u, i]) ** 2 if observed[u, i] else weight * table[u, i] ** 2 for u in range(7) for i in range(11)
-    )
-    pairs = observed.nonzero()[torch.randperm(int(observed.sum()))]
-    found = sum(
-        losses.squared_error_everywhere(user[u], item[i], item, 1 / observed.sum(1)[u], unobserved=weight, scale=0.5)
-        for u, i in (batch.T for batch in pairs.split(5))
-    )
-    assert found.item() == pytest.approx(literal.item() / 2)
-    for leaf in (user, item):
-        gradients = [torch.autograd.grad(value, leaf, retain_graph=True)[0] for value in (found, literal / 2)]
-        assert torch.allclose(*gradients, atol=1e-9)
-
-
 @pytest.mark.parametrize("likelihood", ["rows", "users", "mean"])
 def test_cf_e_counts_whole_rows_or_each_by_its_length_or_their_mean(likelihood: str) -> None:
     torch.manual_seed(1)

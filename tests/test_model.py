@@ -14,7 +14,10 @@ from torch import Tensor
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.models import choose_settings
+from concf.reference.batches import Batch
 from concf.reference.encoders import EncoderMaker, Sharing, factorisation, lightgcn, mlp
+from concf.reference.head_losses import HeadLosses
+from concf.reference.heads import ItemTableHead, UserTableHead
 from concf.reference.model import Model
 from concf.reference.objectives import OBJECTIVES, choose, minus_distance
 
@@ -22,10 +25,10 @@ pytestmark = pytest.mark.usefixtures("in_double")
 
 TRAIN = csr_array((np.random.default_rng(0).random((9, 13)) < 0.3).astype(np.float32))
 USERS, ITEMS = TRAIN.shape
-ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp(), "mf": factorisation(), "lightgcn": lightgcn(2)}
+ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp(), "mf": factorisation(), "lightgcn": lightgcn()}
 SHARING: list[Sharing] = ["full", "layer", "embedding", "none"]
 PAIRS = [("mlp", "full"), ("mlp", "layer"), ("mf", "embedding"), ("lightgcn", "none")]
-SETTINGS = choose_settings("reference", changes={"model": {"layers": 2}})
+SETTINGS = choose_settings("reference")
 NAMES = tuple(name for name in OBJECTIVES if not name.startswith("only-votes"))  # rows of process_worker.py
 
 
@@ -58,6 +61,34 @@ def test_vectors_offset_and_bias_make_the_score_that_the_loss_sees(name: str) ->
         item_vectors, bias = made.head(name).item(item[items], items)
         table = vectors @ item_vectors.T + offset[:, None] + bias
         assert torch.allclose(table, literal_scores(made, name)[users][:, items], rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_two_table_heads_are_log_probabilities_of_items_and_of_users() -> None:
+    """CF-E: log p(i | u) up to the user's partition. CF-E': log p(u | i), with the item's partition in its bias."""
+    rows, columns = ItemTableHead(4, USERS, ITEMS), UserTableHead(4, USERS, ITEMS)
+    h_user, h_item = torch.randn(USERS, 4), torch.randn(ITEMS, 4)
+    for head, encoding in ((rows, h_user), (columns, h_item)):
+        (user, offset), (item, bias) = head.user(h_user), head.item(h_item)
+        scores = user @ item.T + offset[:, None] + bias  # [users, items]
+        logits = torch.tensor([[float(h @ v + b) for v, b in zip(head.table.weight, head.table.bias, strict=True)]
+                               for h in encoding])  # fmt: skip
+        if head is rows:
+            assert torch.allclose(scores, logits)
+            assert torch.allclose(scores - head.partition(encoding)[:, None], logits.log_softmax(1))
+        else:
+            assert torch.allclose(scores, logits.log_softmax(1).T)
+
+
+@pytest.mark.parametrize("encoder", ["mlp", "mf"])
+def test_head_losses_of_a_batch_are_those_of_its_pairs_rows_and_columns(encoder: str) -> None:
+    """A user twice in the batch, an item both positive and negative."""
+    made, batch = model(encoder), [[4, 1, 4], [7, 0, 2], [5, 7, 12]]
+    head_losses = HeadLosses(made, choose(NAMES), TRAIN.astype(np.float64))
+    copies = (table.detach().expand(len(NAMES), -1, -1) for table in (made.user, made.item))
+    found = head_losses.own(*copies, Batch(*map(torch.tensor, batch)))
+    expected = [Branch(made, name, TRAIN, SETTINGS).own_loss(*batch) for name in NAMES]
+    assert torch.allclose(found, torch.stack(expected), rtol=1e-12)
 
 
 def count(made: Model) -> dict[str, int]:

@@ -50,11 +50,11 @@ def test_the_divergence_is_finite_at_extremes() -> None:
     assert cost.tolist() == pytest.approx([0.5 * 2e4 + log(0.5), 0.5 * 2e4 + log(0.5), 0.0], rel=1e-6, abs=1e-6)
 
 
-def logits_of(model: Model, train: Any, layers: int = 2) -> list[Tensor]:
+def logits_of(model: Model, train: Any) -> list[Tensor]:
     """[users, items] of each multinomial head, from the parameters."""
     tables = []
     for place, name in enumerate(model.names):
-        user, _ = literal_branch.tables(model, place, train, layers)
+        user, _ = literal_branch.tables(model, place, train)
         tables.append(model.head(name).table(literal_branch.encoding(model, place, user)))
     return tables
 

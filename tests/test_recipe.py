@@ -216,8 +216,11 @@ def test_all_processes_decide_alike_whether_ease_votes(monkeypatch: pytest.Monke
 
 
 def test_what_the_recipe_has_no_place_for_is_refused() -> None:
-    with pytest.raises(ConfigError, match="objectives: of the model reference"):
-        train(data(), {"objectives": ["bpr"]})
+    for changes, name in (({"objectives": ["bpr"]}, "objectives"), ({"consensus": {"every": 5}}, "consensus.every")):
+        with pytest.raises(
+            ConfigError, match=f"{name}: of the model reference, and this is strong.*--preset reference"
+        ):
+            train(data(), changes)
     n = data().train.shape[0]
     with pytest.raises(ConfigError, match=f"{n + 1} processes for {n} users"):
         train_job(data(), small(), Job(group=ProcessGroup(0, n + 1)), device="cpu")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_reproduction_verdicts import LINES, line
 
-from reproduction import published
+from reproduction import paper_page, published
 from reproduction.drawing import Drawing
 from reproduction.lines import CITEULIKE, Lines
 from reproduction.page import render
@@ -67,6 +67,9 @@ def test_the_page_and_tables_in_the_repository_are_those_of_its_lines(
         assert there.exists(), f"{there} is missing: make reproduction"
         if path.suffix in (".md", ".csv", ".tex"):
             assert path.read_text(encoding="utf-8") == there.read_text(encoding="utf-8"), f"{there}: make reproduction"
+    page = paper_page.PAGE.read_text(encoding="utf-8")
+    assert page == paper_page.filled(page, Lines(LINES)), "make reproduction"
     text = (home / "README.md").read_text(encoding="utf-8")
+    assert {f'id="{name}"' for name in re.findall(r"`#(\w+)`", page)} <= set(re.findall(r'id="\w+"', text))
     assert all((home / path).is_file() for path in re.findall(r"\]\(((?:pictures|tables)/[^)]+)\)", text))
     assert "{{" not in text

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_1samp
 
 from reproduction import published
 from reproduction.claims import CLAIMS
 from reproduction.lines import CITEULIKE, Lines
 from reproduction.published import CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from reproduction.verdicts import (
-    FAILS,
+    AGAINST,
     HOLDS,
     IN_PART,
     NO,
+    NOT_SHOWN,
     OPEN,
     UNKNOWN,
     YES,
@@ -24,6 +28,7 @@ from reproduction.verdicts import (
     Claim,
     Grade,
     corrected,
+    least_shown,
     settled,
     together,
 )
@@ -51,12 +56,13 @@ def verdict(name: str, lines: list[Line]) -> str:
 
 
 @pytest.mark.parametrize(("claim", "variant", "row", "better", "worse"), [
-    ("every-head", "SingleCF", None, FAILS, HOLDS), ("gain-consensus", "ConCF", CONSENSUS, HOLDS, FAILS),
-    ("single-ensemble", "SingleCF", CONSENSUS, FAILS, HOLDS), ("rc-over-r", "ConCF", R_CONSENSUS, FAILS, HOLDS),
-    ("het-over-homogeneous", "homogeneous", None, FAILS, HOLDS), ("homogeneous-over-pcl", "PCL", None, FAILS, HOLDS),
-    ("without-cl", "without CL", None, FAILS, HOLDS), ("kd-concf", "ConCF", None, HOLDS, FAILS),
-    ("balancing", "without balancing", None, FAILS, HOLDS), ("per-batch", "weights per epoch", None, FAILS, HOLDS),
-    ("sharing", "sharing=none", None, FAILS, HOLDS),
+    ("every-head", "SingleCF", None, AGAINST, HOLDS), ("gain-consensus", "ConCF", CONSENSUS, HOLDS, AGAINST),
+    ("single-ensemble", "SingleCF", CONSENSUS, AGAINST, HOLDS), ("rc-over-r", "ConCF", R_CONSENSUS, AGAINST, HOLDS),
+    ("het-over-homogeneous", "homogeneous", None, AGAINST, HOLDS),
+    ("homogeneous-over-pcl", "PCL", None, AGAINST, HOLDS),
+    ("without-cl", "without CL", None, AGAINST, HOLDS), ("kd-concf", "ConCF", None, HOLDS, AGAINST),
+    ("balancing", "without balancing", None, AGAINST, HOLDS), ("per-batch", "weights per epoch", None, AGAINST, HOLDS),
+    ("sharing", "sharing=none", None, AGAINST, HOLDS),
 ])  # fmt: skip
 def test_verdicts_turn_with_the_figures(claim: str, variant: str, row: str | None, better: str, worse: str):
     for add, word in ((0.2, better), (-0.2, worse)):
@@ -73,15 +79,15 @@ def test_verdicts_turn_with_the_figures(claim: str, variant: str, row: str | Non
 
 
 @pytest.mark.parametrize(("claim", "variant", "fields", "word"), [
-    ("chr-objective", "model sizes", {"chr": {"bpr d=64": 0.9}}, FAILS),
-    ("chr-lowest", "ConCF", {"chr": {"bpr": 0.9}}, FAILS),
+    ("chr-objective", "model sizes", {"chr": {"bpr d=64": 0.9}}, AGAINST),
+    ("chr-lowest", "ConCF", {"chr": {"bpr": 0.9}}, AGAINST),
     ("chr-users", "SingleCF", {"user_chr": {head: [k / 100 for k in range(101)] for head in HEADS}}, HOLDS),
     ("per-high", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.35) for x in HEADS}}, HOLDS),
-    ("per-a-e", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, FAILS),
+    ("per-a-e", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, AGAINST),
     ("embeddings", "ConCF", {"parameters": {"all": 1000, "embeddings": 995}}, HOLDS),
-    ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "events": 3}}, FAILS),
-    ("consistency-correct", "consistency", {"consistency": {"all": {"correct": [0.1], "incorrect": [0.2]}}}, FAILS),
-    ("rc-over-training", "consistency", {"curves": {"epoch": [20], "all": {"R": [0.2], "RC": [0.1]}}}, FAILS),
+    ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "events": 3}}, AGAINST),
+    ("consistency-correct", "consistency", {"consistency": {"all": {"correct": [0.1], "incorrect": [0.2]}}}, AGAINST),
+    ("rc-over-training", "consistency", {"curves": {"epoch": [20], "all": {"R": [0.2], "RC": [0.1]}}}, AGAINST),
 ])  # fmt: skip
 def test_verdicts_turn_with_other_fields(claim: str, variant: str, fields: dict[str, Any], word: str):
     assert verdict(claim, LINES) != word
@@ -98,7 +104,7 @@ def test_sparse_users_must_gain_the_most():
                          line("ConCF", ours, seed=seed, gains=(2.0, 1.0, 1.0, 1.0)))
         ]  # fmt: skip
 
-    for claim, three in (("sparse-users", FAILS), ("all-groups", HOLDS), ("sharing", UNKNOWN)):
+    for claim, three in (("sparse-users", AGAINST), ("all-groups", HOLDS), ("sharing", UNKNOWN)):
         assert verdict(claim, flat(3)) == three
     assert verdict("sparse-users", flat(1)) == UNKNOWN  # a gain, but one split is no test
 
@@ -120,12 +126,26 @@ def test_a_case_is_decided_by_its_test(moves: tuple[float, ...], p: float | None
 @pytest.mark.parametrize(("grades", "word"), [
     ([], UNKNOWN),
     ([YES, YES], HOLDS),
-    ([YES, OPEN], FAILS),  # half is no majority
+    ([YES, OPEN], NOT_SHOWN),  # half is no majority
     ([YES, YES, OPEN], IN_PART),
-    ([YES, YES, NO], FAILS),  # one is against it
+    ([YES, YES, NO], AGAINST),  # one is against it
 ])  # fmt: skip
 def test_several_cases_make_one_word(grades: list[Grade], word: str):
     assert together(grades) == word
+
+
+def test_an_open_case_gives_the_least_difference_that_its_splits_could_have_shown():
+    """A true difference of that size is found about four times in five."""
+    random = np.random.default_rng(0)
+    moves = tuple(random.normal(0.001, 0.01, 6))
+    least = least_shown(moves)
+    assert least == pytest.approx((2.570582 + 0.919544) * stdev(moves) / 6**0.5, rel=1e-6)
+    drawn = random.normal(least, stdev(moves), (4000, 6))
+    found = np.mean(ttest_1samp(drawn, 0, axis=1).pvalue < 0.05)
+    assert 0.75 < found < 0.85
+    case = Case("a", None, moves, 0.9)
+    assert f"could have shown {least:.4f}" in case.shown(0.9)
+    assert "could" not in case.shown(0.01)
 
 
 def test_the_tests_of_a_claim_are_corrected_together():
@@ -136,8 +156,8 @@ def test_the_tests_of_a_claim_are_corrected_together():
     found = corrected(cases)
     assert found == [pytest.approx(0.04), None, pytest.approx(0.03), None, pytest.approx(0.04)]
     verdict = Claim("x", "main", "", "", lambda lines: cases).verdict(Lines([]))
-    assert verdict.word == FAILS  # e is significantly against it
+    assert verdict.word == AGAINST  # e is significantly against it
     assert "3 of 5 cases; against it: e (p 0.04); open: d (one split)" in verdict.figures
     alone = Claim("x", "main", "", "", lambda lines: [Case("a", None, up, 0.03)] * 2).verdict(Lines([]))
-    assert alone.word == FAILS  # twice 0.03 is not below 0.05
+    assert alone.word == NOT_SHOWN  # twice 0.03 is not below 0.05
     assert "p 0.06" in alone.figures

@@ -41,7 +41,7 @@ def tiny() -> Split:
 def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embedding", **changes: Any) -> RunSettings:
     """A preset on the tiny data: p, Q, K, M and the lists scaled down; decay, so that no true gradient is zero."""
     chosen: dict[str, Any] = {
-        "model": {"dimensions": 16, "encoder": encoder, "sharing": sharing, "dropout": 0.0, "layers": 2},
+        "model": {"dimensions": 16, "encoder": encoder, "sharing": sharing, "dropout": 0.0},
         "consensus": {"every": 1, "window": 2, "top_k": 6, "length": 3},
         "balance": {"on": sharing != "none"},
         "training": {"epochs": 3, "batch": 16, "weight_decay": 1e-3, "metric": "recall@3"},
@@ -135,8 +135,11 @@ CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the alg
         "training": {"epochs": 4},
     },
     "no consensus loss": {"consensus": {"weight": 0.0}, "training": {"batch": 5}},
-    "all unobserved pairs": {
-        "objectives": ("bpr", "squared-error-everywhere", "cml"), "losses": {"error_scale": 0.5},
+    "each head hears the consensus at twice its own scale": {"consensus": {"share": 2.0, "weight": 0.3}},
+    "a share, one norm, no balance": {
+        "balance": {"on": False, "norm": "joint"},
+        "consensus": {"share": 0.1},
+        "training": {"epochs": 5},
     },
 }  # fmt: skip
 CONSTANTS = {  # of a case: constants that make the weights of the heads move far

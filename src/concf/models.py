@@ -20,7 +20,7 @@ from concf.runs.run import Run
 from concf.runs.settings import RunSettings, from_word
 from concf.runs.watchers import Watch
 from concf.runtime.arguments import check_seed
-from concf.runtime.settings import read_toml
+from concf.runtime.settings import flat, read_toml
 from concf.strong.run import StrongRun
 from concf.strong.settings import StrongSettings
 from concf.strong.train import train_strong
@@ -141,12 +141,13 @@ def choose_settings(
     if single is not None and not isinstance(base, ReferenceSettings):
         raise ConfigError(f"one objective alone ({single}) is trained by Algorithm 1: choose the preset reference")
     other = next(each for each in MODELS.values() if not isinstance(base, each))
-    strange = sorted({name for each in layers for name in each} - type(base).model_fields.keys())
-    if strange and set(strange) <= other.model_fields.keys():
+    own, theirs = (flat(each.model_dump()) for each in (base, next(iter(other.presets.values()))))
+    strange = sorted({name for each in layers for name in flat(each)} - own.keys())
+    if strange and set(strange) <= theirs.keys():
         settings = ", ".join(OPTIONS.get(name, name) for name in strange)
         raise ConfigError(
-            f"{settings}: of the model {other.kind}, and this is {base.kind}. Choose a preset of that model "
-            f"({', '.join(other.presets)}), or leave it out"
+            f"{settings}: of the model {other.kind}, and this is {base.kind}. Choose a preset of that model, such as "
+            f"--preset {other.kind} (in Python preset={other.kind!r}), or leave it out"
         )
     if single is not None:
         layers.append({"objectives": (single,)})

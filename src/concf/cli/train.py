@@ -37,7 +37,7 @@ def train(
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=MODEL)] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=MODEL)] = None,
     age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last", rich_help_panel=MODEL)] = None,
-    single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=MODEL)] = None,
+    single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users.", rich_help_panel=MODEL)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. All of them: docs/training.md.", rich_help_panel=MODEL)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=MODEL)] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed of the initial weights, batch order and negatives; for a log also of its split.", show_default="0", rich_help_panel=MODEL)] = None,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from concf.reference.kernels import Sparse, two_layers
 
 EVERY_HEAD = slice(None)
+LAYERS = 3  # of LightGCN, as its authors recommend
 Sharing = Literal["full", "layer", "embedding", "none"]
 
 
@@ -51,11 +52,6 @@ class Encoder(nn.Module):
         super().__init__()
         self.size = dimensions
         self.divides = self.divides or type(self) is Encoder  # subclasses must declare it
-
-    @property
-    def plain(self) -> bool:
-        """Whether an encoding is the embedding itself."""
-        return type(self).forward is Encoder.forward
 
     def propagate(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         """Propagate the embeddings [g, users, d], [g, items, d] over the graph: here they stay."""
@@ -101,14 +97,14 @@ class MLP(Encoder):
 
 
 class LightGCN(Encoder):
-    """LightGCN: mean of the embeddings after 0 .. layers steps over the symmetrically normalised training graph.
+    """LightGCN: mean of the embeddings after 0 .. LAYERS steps over the symmetrically normalised training graph.
 
     E^(l+1) = D^-1/2 A D^-1/2 E^(l),  E = mean_l E^(l)
     """
 
-    def __init__(self, dimensions: int, train: csr_array, layers: int = 3) -> None:
+    def __init__(self, dimensions: int, train: csr_array) -> None:
         super().__init__(dimensions)
-        self.layers, self.n_users = layers, train.shape[0]
+        self.n_users = train.shape[0]
         observed = csr_array(train > 0, dtype=np.float64)
         of_user, of_item = (np.maximum(observed.sum(side), 1) ** -0.5 for side in (1, 0))
         weighted = diags_array(of_user) @ observed @ diags_array(of_item)  # 1 / sqrt(|I_u| |U_i|) at observed pairs
@@ -120,10 +116,10 @@ class LightGCN(Encoder):
         groups, _, size = user.shape
         nodes = torch.cat([user, item], 1).transpose(0, 1).reshape(-1, groups * size)  # [users + items, g d]
         total = nodes
-        for _ in range(self.layers):
+        for _ in range(LAYERS):
             nodes = self.graph @ nodes
             total = total + nodes
-        mean = (total / (self.layers + 1)).view(-1, groups, size).transpose(0, 1)
+        mean = (total / (LAYERS + 1)).view(-1, groups, size).transpose(0, 1)
         return mean[:, : self.n_users], mean[:, self.n_users :]
 
 
@@ -142,9 +138,9 @@ def factorisation() -> EncoderMaker:
     return lambda dimensions, heads, sharing, train: Encoder(dimensions)  # noqa: ARG005
 
 
-def lightgcn(layers: int = 3) -> EncoderMaker:
+def lightgcn() -> EncoderMaker:
     """LightGCN propagation over the training graph."""
-    return lambda dimensions, heads, sharing, train: LightGCN(dimensions, train, layers)  # noqa: ARG005
+    return lambda dimensions, heads, sharing, train: LightGCN(dimensions, train)  # noqa: ARG005
 
 
 ENCODERS: dict[str, Callable[..., EncoderMaker]] = {"mlp": mlp, "mf": factorisation, "lightgcn": lightgcn}

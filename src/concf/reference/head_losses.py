@@ -11,7 +11,7 @@ from concf.consensus.listwise import listwise
 from concf.reference.batches import Among, Batch, distinct
 from concf.reference.cuda_graphs import Streams
 from concf.reference.heads import TableHead
-from concf.reference.kernels import Sparse, listed_scores, take_and_part, take_from, take_rows
+from concf.reference.kernels import Sparse, listed_scores, take_from, take_rows
 from concf.reference.model import Model
 from concf.reference.objectives import Objective
 
@@ -48,45 +48,23 @@ class HeadLosses:
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.propagate(user, item)
         both = self.items_of_batch(batch)
-        if self.model.encoder.plain:
-            h_users, (h_items, tables) = take_rows(user, batch.user), take_and_part(item, both)
-        else:  # users and items go through the encoder as one batch
-            rows = self.model.encode(take_from([user, item], [batch.user, both]), noise)
-            (h_users, h_items), tables = torch.split(rows, [len(batch), len(both)], 1), item.unbind()
-        h_user, h_item = h_users.unbind(), h_items.unbind()  # [B, size], [n, size] of each head
+        rows = self.model.encode(take_from([user, item], [batch.user, both]), noise)  # users and items as one batch
+        h_user, h_item = (side.unbind() for side in torch.split(rows, [len(batch), len(both)], 1))
         losses = []
         for x, name in enumerate(self.objectives):
-            h_all = self._all_items(x, tables, noise) if self.objectives[name].needs == "everything" else None
-            reads = [tensor for tensor in (h_user[x], h_item[x], both, h_all) if tensor is not None]
-            with self.streams.stream(x, *reads):
-                losses.append(self._own(name, h_user[x], h_item[x], h_all, batch, both))
+            with self.streams.stream(x, h_user[x], h_item[x], both):
+                losses.append(self._own(name, h_user[x], h_item[x], batch, both))
         self.streams.join()
         return torch.stack(losses)
 
-    def _own(
-        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, batch: Batch, both: Tensor
-    ) -> Tensor:
-        """L_CF of one head. h_user: [B, size]; h_item: [n, size] of the items `both`; h_all: [items, size]."""
+    def _own(self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor) -> Tensor:
+        """L_CF of one head. h_user: [B, size]; h_item: [n, size] of the items `both`."""
         objective = self.objectives[name]
         if objective.needs == "items":
             return self._multinomial(name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree)
         if objective.needs == "users":
             return self._multinomial(name, h_item, both, batch.among_items(), self.users_of, self.item_degree)
-        if objective.needs == "pairs":
-            return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
-        assert h_all is not None
-        vectors = self._whole_vectors(name, h_user, batch.user, h_all)
-        _, used = self._whole_vectors(name, h_user, batch.user, h_item[: len(batch)], batch.positive)
-        return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
-
-    def _all_items(self, x: int, tables: tuple[Tensor, ...], noise: torch.Generator | None) -> Tensor:
-        """[items, size] encodings of all items by head x. tables: [items, d] of each head
-
-        Not in the head's stream, since all heads may share the encoder's parameters.
-        """
-        if self.model.encoder.divides:
-            return self.model.encode(tables[x][None], noise, slice(x, x + 1))[0]
-        return self.model.encode(torch.stack(tables), noise)[x]
+        return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
 
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
         """k scores [B] of the pairs (user, item); item: [k B] the first item of every user, then the second, ..."""
@@ -95,15 +73,6 @@ class HeadLosses:
         pairs = torch.arange(len(item), device=item.device).view(-1, len(user)).T
         scores = listed_scores(vectors[None], offset[None], items[None], bias[None], pairs)[0]
         return list(self.objectives[name].score(scores).unbind(1))
-
-    def _whole_vectors(
-        self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor, item: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """([B, size + 2], [n, size + 2]) vectors with offset and bias appended, so that inner products are scores."""
-        vectors, offset = self.model.head(name).user(h_user, user)
-        item_vectors, bias = self.model.head(name).item(h_item, item)
-        user_vectors = torch.cat([vectors, offset[:, None], torch.ones_like(offset)[:, None]], 1)
-        return user_vectors, torch.cat([item_vectors, torch.ones_like(bias)[:, None], bias[:, None]], 1)
 
     def _multinomial(
         self, name: str, encoding: Tensor, ids: Tensor, among: Among | None, used: Sparse, degree: Tensor

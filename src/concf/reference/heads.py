@@ -7,8 +7,6 @@ number of users, number of items).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 from torch import Tensor, nn
 
 from concf.reference.kernels import log_partition, take_rows
@@ -16,21 +14,22 @@ from concf.reference.kernels import log_partition, take_rows
 Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
 
 
-class Head(nn.Module, ABC):
-    """Interface of a head. encoding: [n, size] of the users or items `ids` [n]; None: of all.
+class Head(nn.Module):
+    """A head that scores by the encodings themselves; base of the others, which replace one side or both.
 
+    encoding: [n, size] of the users or items `ids` [n]; None: of all
     encodes_user, encodes_item: whether the head uses the encodings of users, and of items
     """
 
     encodes_user = encodes_item = True
 
-    @abstractmethod
-    def user(self, encoding: Tensor, ids: Tensor | None = None) -> Side:
-        """User vectors and offsets."""
+    def user(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
+        """User vectors and offsets: h_u, 0."""
+        return encoding, encoding.new_zeros(len(encoding))
 
-    @abstractmethod
-    def item(self, encoding: Tensor, ids: Tensor | None = None) -> Side:
-        """Item vectors and biases."""
+    def item(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
+        """Item vectors and biases: h_i, 0."""
+        return encoding, encoding.new_zeros(len(encoding))
 
 
 class DotHead(Head):
@@ -84,10 +83,6 @@ class ProductHead(Head):
         """w * h_u, b."""
         return encoding * self.map.weight, self.map.bias.expand(len(encoding))
 
-    def item(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
-        """h_i."""
-        return encoding, encoding.new_zeros(len(encoding))
-
 
 class TableHead(Head):
     """Base of the heads with an output table, weights [n, size] and biases [n], and a softmax over it."""
@@ -113,10 +108,6 @@ class ItemTableHead(TableHead):
 
     def __init__(self, size: int, _users: int, items: int) -> None:
         super().__init__(size, items)
-
-    def user(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
-        """h_u."""
-        return encoding, encoding.new_zeros(len(encoding))
 
     def item(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
         """V_i, b_i."""

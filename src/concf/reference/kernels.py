@@ -54,12 +54,6 @@ def two_layers(
     return encoded
 
 
-def gram(rows: Tensor) -> Tensor:
-    """[d, d] Gram matrix of rows [n, d]."""
-    product: Tensor = _Gram.apply(rows)  # type: ignore[no-untyped-call]
-    return product
-
-
 class Sparse(nn.Module):
     """Constant sparse matrix, stored with its transpose: forward and backward products both go by rows."""
 
@@ -110,21 +104,6 @@ class _SparseProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, None, Tensor]:
         return None, None, ctx.transposed @ upstream.contiguous()
-
-
-class _Gram(torch.autograd.Function):
-    """Gram matrix whose gradient takes one product instead of two: both factors are the same."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        return rows.T @ rows
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:
-        (rows,) = ctx.saved_tensors
-        gradient: Tensor = rows @ (upstream + upstream.T)
-        return gradient
 
 
 class _TwoLayers(torch.autograd.Function):
@@ -324,12 +303,6 @@ def take_from(tables: Sequence[Tensor], ids: Sequence[Tensor]) -> Tensor:
     return rows
 
 
-def take_and_part(tables: Tensor, ids: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """`take_rows`, and each table [n, d] by itself; all gradients are added in one tensor."""
-    rows, *parts = _TakeAndPart.apply(tables, ids)  # type: ignore[no-untyped-call]
-    return rows, tuple(parts)
-
-
 def sum_of_gradients(own: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """([g, n, d], [g], [g]) total = own + more, and |total|^2 and <own, total> of each group.
 
@@ -348,12 +321,11 @@ def _products(one: Tensor, other: Tensor) -> Tensor:
     return torch.stack(list(map(torch.dot, one.flatten(1), other.flatten(1))))
 
 
-def _add_rows(rows: Tensor, ids: Tensor, n: int, total: Tensor | None = None) -> Tensor:
-    """[g, b, d], [b] -> [g, n, d]: scatter-add the rows, to 0 or to `total`."""
+def _add_rows(rows: Tensor, ids: Tensor, n: int) -> Tensor:
+    """[g, b, d], [b] -> [g, n, d]: scatter-add the rows."""
     groups, _, size = rows.shape
-    total = rows.new_zeros(groups * n, size) if total is None else total.view(groups * n, size)
     flat = (torch.arange(groups, device=rows.device)[:, None] * n + ids).reshape(-1, 1).expand(-1, size)
-    return total.scatter_add_(0, flat, rows.reshape(-1, size)).view(groups, n, size)
+    return rows.new_zeros(groups * n, size).scatter_add_(0, flat, rows.reshape(-1, size)).view(groups, n, size)
 
 
 class _TakeRows(torch.autograd.Function):
@@ -376,22 +348,3 @@ class _TakeRows(torch.autograd.Function):
         parts = torch.split(upstream, [len(at) for at in ids], 1)
         added = [_add_rows(part, at, n) for part, at, n in zip(parts, ids, ctx.lengths, strict=True)]
         return None, *added, *(None for _ in ids)
-
-
-class _TakeAndPart(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tables: Tensor, ids: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(ids)
-        ctx.shape = tables.shape
-        ctx.set_materialize_grads(False)
-        source = tables[:1] if tables.stride(0) == 0 else tables
-        return source.index_select(1, ids).expand(len(tables), -1, -1), *tables.unbind()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor | None, *parts: Tensor | None) -> tuple[Tensor | None, None]:
-        (ids,), (_, n, size) = ctx.saved_tensors, ctx.shape
-        total = None
-        if any(part is not None for part in parts):
-            zeros = next(part for part in parts if part is not None).new_zeros(n, size)
-            total = torch.stack([zeros if part is None else part for part in parts])
-        return total if upstream is None else _add_rows(upstream, ids, n, total), None

@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from concf.reference.kernels import gram
-
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
     """Bayesian personalised ranking, CF-A (Eq. 1): -sum log sigmoid(s_ui - s_uj)."""
@@ -30,23 +28,6 @@ def cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
 def squared_error(positive: Tensor, negative: Tensor, scale: float = 1.0) -> Tensor:
     """Squared error, CF-D (Eq. 4) on sampled pairs: scale (sum (1 - s_ui)^2 + sum s_uj^2); the paper's scale is 1/2."""
     return scale * ((1 - positive).square().sum() + negative.square().sum())
-
-
-def squared_error_everywhere(
-    user: Tensor, used: Tensor, item: Tensor, share: Tensor, unobserved: float = 1.0, scale: float = 1.0
-) -> Tensor:
-    """Squared error, CF-D (Eq. 4) over *all* pairs, the unobserved ones with a weight.
-
-        L = scale sum_ui c_ui (r_ui - s_ui)^2,  c = 1 and r = 1 where observed, c = unobserved and r = 0 elsewhere
-
-    user, used: [B, d] vectors of the batch's observed pairs; item: [n, d] of all items; s_ui = <user_u, item_i>;
-    share: [B] 1 / |I_u|. A user with |I_u| pairs is drawn |I_u| times in an epoch, so its batches sum to L.
-    The sum over all pairs is <U' diag(share) U, I'I>, two Gram matrices of d x d: O((B + n) d^2).
-    """
-    positive = (user * used).sum(1)
-    observed = ((1 - positive).square() - unobserved * positive.square()).sum()
-    everywhere = (gram(share.sqrt()[:, None] * user) * gram(item)).sum()
-    return scale * (observed + unobserved * everywhere)
 
 
 def multinomial(

@@ -16,9 +16,8 @@ from concf.reference import losses
 from concf.reference.heads import DotHead, Head, ItemTableHead, MetricHead, ProductHead, UserTableHead
 from concf.runtime.settings import Settings, named
 
-Needs = Literal["pairs", "everything", "items", "users"]
+Needs = Literal["pairs", "items", "users"]
 CONSENSUS_SCALE = {"squared": 10.0, "plain": 1.0}  # of CF-B's score: in the unit ball, squared distances are small
-UNOBSERVED = 0.05  # weight of an unobserved pair in CF-D over all pairs, most of which are unobserved
 
 
 def _identity(scores: Tensor) -> Tensor:
@@ -30,8 +29,6 @@ class Objective:
     """An objective of collaborative filtering.
 
     loss:   with needs "pairs" of (positive, negative) scores [B];
-            with "everything" of (user [B, d], used [B, d], item [items, d], share [B]), where <user, used> and
-            <user, item> are scores and share is 1 / |I_u|, see `losses.squared_error_everywhere`;
             with "items" or "users" of (partition, observed, degree, weight), see `losses.multinomial`, over all items
             for each user or over all users for each item, by a `TableHead`
     head:   made from (size of an encoding, number of users, number of items)
@@ -77,10 +74,6 @@ OBJECTIVES: dict[str, Objective | Callable[[LossSettings], Objective]] = {  # na
     ),
     "multinomial-users": lambda chosen: Objective(
         partial(losses.multinomial, likelihood=chosen.likelihood), UserTableHead, "users", distilled=False
-    ),
-    "squared-error-everywhere": lambda chosen: Objective(
-        partial(losses.squared_error_everywhere, unobserved=UNOBSERVED, scale=chosen.error_scale),
-        ProductHead, "everything",
     ),
 }  # fmt: skip  # a row of yours: OBJECTIVES["hinge"] = Objective(...)
 FIVE = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial", "multinomial-users")  # the paper's CF-A to CF-E

@@ -64,11 +64,6 @@ class RankingConsensus:
         self.target[:, :length] = teacher[:, :length].to(self.target)
         return sha256(self.target.cpu().numpy().tobytes()).hexdigest()
 
-    def distils(self, epoch: int) -> bool:
-        """Whether an epoch has a consensus loss: the warm-up of line 6 is over, or there is a teacher from outside."""
-        over = self.several and epoch >= self.settings.first_consensus_epoch
-        return self.settings.weight > 0 and (over or self.teacher is not None)
-
     def update(self) -> dict[str, Tensor]:
         """Rank all items, update Q and the consensus; returns lists [local users, ...] of each head and consensus.
 

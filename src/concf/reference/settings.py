@@ -22,7 +22,6 @@ class ModelSettings(Settings):
 
     dimensions: int = Field(64, ge=4, multiple_of=4, description="of an embedding")
     encoder: str = Field("mlp", description="mlp, mf, lightgcn, or module:name of an EncoderMaker of yours")
-    layers: int = Field(3, ge=1, description="layers of LightGCN")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the MLP")
     initial_std: float | None = Field(
         0.01, gt=0, description="standard deviation of the initial embeddings; none: PyTorch's default, 1"
@@ -33,9 +32,8 @@ class ModelSettings(Settings):
 
     def make_encoder(self) -> EncoderMaker:
         """Return the encoder's constructor."""
-        options: dict[str, dict[str, float]] = {"mlp": {"dropout": self.dropout}, "lightgcn": {"layers": self.layers}}
         if self.encoder in ENCODERS:
-            return ENCODERS[self.encoder](**options.get(self.encoder, {}))
+            return ENCODERS[self.encoder](**({"dropout": self.dropout} if self.encoder == "mlp" else {}))
         maker = imported(self.encoder) if ":" in self.encoder else None
         if not callable(maker):  # it is called with (dimensions, heads, sharing, train)
             known = ", ".join(ENCODERS)
@@ -62,6 +60,11 @@ class ConsensusSettings(VotingSettings):
     weight_range: tuple[float, float] | None = Field(
         (0.5, 2.0), description="lambda_x is clipped to it where it weighs the consensus loss; none: it is not"
     )
+    share: float | None = Field(
+        None,
+        gt=0,
+        description="gradient scale of a head's consensus loss over that of its own; none: as alpha gives it",
+    )
     clip: float | None = Field(
         None, gt=0, description="in the consensus loss, scores of BPR and the multinomial heads are clipped to +-this"
     )
@@ -83,6 +86,11 @@ class ConsensusSettings(VotingSettings):
     def target_length(self) -> int | None:
         """Items of the consensus target: N to order, and N more in the denominators of Eq. 13; None: all with votes."""
         return None if self.top_k is None else 2 * self.length
+
+    @property
+    def weighed_by_lambda(self) -> bool:
+        """Whether L_CL-x has the weight alpha lambda_x itself (Eq. 8, 9), and not one that is constant for L_b."""
+        return self.weight_range is None and self.share is None
 
     @property
     def first_consensus_epoch(self) -> int:
@@ -176,11 +184,6 @@ class ReferenceSettings(RunSettings):
     def balances(self) -> bool:
         """Whether the weights of the heads are learned."""
         return self.balance.on and self.several
-
-    @property
-    def teaches(self) -> bool:
-        """Whether the heads learn from the consensus."""
-        return self.consensus.weight > 0 and self.several
 
     def single(self, objective: str) -> ReferenceSettings:
         """SingleCF: the same settings with one head."""

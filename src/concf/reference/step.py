@@ -2,14 +2,14 @@
 
 To understand a step, read in this order:
 
-1. `step.py`         the step, down to the part for several processes
+1. `step.py`         the step
 2. `head_losses.py`  L_CF-x and L_CL-x of all heads on one batch
 3. `losses.py`       L_CF-x of each objective (Eq. 1-5)
-4. `model.py`        theta_s and theta_x: shared embeddings, an encoder and the heads
-5. `heads.py`        the score of each head, an inner product
-6. `balance.py`      L_b and lambda_x (Eq. 15, 16)
+4. `heads.py`        the score of each head, an inner product
+5. `balance.py`      L_b and lambda_x (Eq. 15, 16)
 
-`trainer.py` has lines 1, 2 and 4, `train.py` has lines 3 and 13 to 15. A first reading can leave out fused operations
+`model.py` holds theta_s and theta_x: shared embeddings, an encoder and the heads. `trainer.py` has lines 1, 2 and 4 and
+steps of several processes, `train.py` has lines 3 and 13 to 15. A first reading can leave out fused operations
 (`kernels.py`), and CUDA graphs and streams (`cuda_graphs.py`).
 """
 
@@ -20,15 +20,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from concf.reference.balance import Balance, gradient_scale
-from concf.reference.batches import Batch, unique
+from concf.reference.balance import Balance, gradient_scale, keep_share
+from concf.reference.batches import Batch
 from concf.reference.cuda_graphs import Streams, make_adam
-from concf.reference.encoders import EVERY_HEAD, MLP, Encoder
+from concf.reference.encoders import EVERY_HEAD
 from concf.reference.head_losses import HeadLosses
 from concf.reference.kernels import sum_of_gradients
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.settings import ReferenceSettings
-from concf.runtime.process_group import ProcessGroup
 
 CLIPPED = ("bpr", "multinomial")  # heads with unbounded scores, which `consensus.clip` bounds
 
@@ -50,13 +49,12 @@ class Term:
 class Step:
     """A training step of all heads. weights: [heads] lambda_x; students: heads that learn from the consensus."""
 
-    def __init__(
-        self, settings: ReferenceSettings, head_losses: HeadLosses, consensus: RankingConsensus, group: ProcessGroup
-    ) -> None:
-        self.settings, self.head_losses, self.consensus, self.group = settings, head_losses, consensus, group
+    def __init__(self, settings: ReferenceSettings, head_losses: HeadLosses, consensus: RankingConsensus) -> None:
+        self.settings, self.head_losses, self.consensus = settings, head_losses, consensus
         self.model = head_losses.model
         self.names, self.device, training = self.model.names, self.model.user.device, settings.training
         self.students = [name for name, objective in head_losses.objectives.items() if objective.distilled]
+        self.slices = head_losses.student_slices(self.students)  # heads whose users, and items, L_CL-x encodes
         self.balance = Balance(settings, len(self.names), self.device, self.model.user.dtype)  # line 2
         self.weights = self.balance.weights
         tables = {id(self.model.user), id(self.model.item)}
@@ -64,6 +62,12 @@ class Step:
         self.optimiser = make_adam(self.model.parameters(), self.device, training.learning_rate, training.weight_decay)
         self.noise = torch.Generator(self.device)  # of the dropout
         self.streams = Streams(self.device, 2)
+
+    def distils(self, epoch: int) -> bool:
+        """Line 6: whether the warm-up is over; a teacher from outside needs none."""
+        over = self.settings.several and epoch >= self.settings.consensus.first_consensus_epoch
+        taught = over or self.consensus.teacher is not None
+        return taught and self.settings.consensus.weight > 0 and bool(self.students)
 
     def _step(self, batch: Batch, distils: bool) -> Tensor:
         """Lines 5 to 12: [3, heads] L_CF-x, L_CL-x and the gradient scale G_x of this batch.
@@ -79,6 +83,9 @@ class Step:
                 learned = self._consensus_term(batch)  # lines 8, 9: L_x = L_CF-x + alpha L_CL-x
         self.streams.join()
         scale, projection = self._set_gradients(batch, own, learned)  # line 10: L = sum_x lambda_x L_x
+        if distils and (share := self.settings.consensus.share) is not None:
+            scales = self._scale(own.tables, (EVERY_HEAD, EVERY_HEAD)), self._scale(learned.tables, self.slices)
+            self.balance.shares.copy_(keep_share(self.balance.shares, *scales, share))
         if self.settings.balances:
             with self.streams.stream(0):
                 self.balance.step(own.loss, learned.loss, scale, projection)  # line 11: L_b and lambda_x
@@ -90,11 +97,10 @@ class Step:
         """alpha lambda_x L_CL-x (Eq. 13, 14) of the students."""
         chosen = self.settings.consensus
         clip = {} if chosen.clip is None else dict.fromkeys(CLIPPED, chosen.clip)
-        weights = self.weights if chosen.weight_range is None else self.weights.clamp(*chosen.weight_range)
-        copies = self._copies(*self.head_losses.student_slices(self.students))
+        copies = self._copies(*self.slices)
         target = self.consensus.target
         loss = self.head_losses.consensus(*copies, batch, target, chosen.length, self.students, self.noise, clip)
-        return self._term(loss, chosen.weight * weights, copies)
+        return self._term(loss, self.balance.consensus_weights(), copies)
 
     def _copies(self, user_heads: slice, item_heads: slice) -> tuple[Tensor, Tensor]:
         """([h, users, d], [h, items, d]) embeddings as leaves, one copy for each head: its gradient is the head's."""
@@ -115,44 +121,25 @@ class Step:
         """Set the gradient of every parameter; returns G_x and its projection (`gradient_scale`), [heads] each."""
         others = list(torch._foreach_add(own.others, learned.others)) if learned.others else own.others
         if batch.whole is not None:
-            self._all_reduce(batch.whole, own, learned, others)
+            self.all_reduce(batch.whole, own, learned, others)
         for parameter, gradient in zip(self.others, others, strict=True):
             parameter.grad = gradient
-        first = [heads.start for heads in self.head_losses.student_slices(self.students)]
         squares, products = [], []
         for side, table in enumerate((self.model.user, self.model.item)):
             more = learned.tables[side] if learned.tables else None
-            total, square, product = sum_of_gradients(own.tables[side], more, first[side])
+            total, square, product = sum_of_gradients(own.tables[side], more, self.slices[side].start)
             table.grad = (total.sum(0) if len(table) == 1 else total).reshape(table.shape).contiguous()
             squares.append(square)
             products.append(product)
         return gradient_scale(squares, products, self.settings.balance.norm)
 
-    # Several processes: each holds the whole model and takes its part of every batch.
+    def all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
+        """Replace losses and gradients by those of the whole batch, where several processes divide it."""
+        raise NotImplementedError
 
-    def _all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
-        """Replace the losses and gradients of this process's part by those of the whole batch: their sums.
-
-        Every loss is a sum over the batch's rows, or over its distinct users or items, each counted by one process
-        alone. others: gradients of all parameters but the embeddings
-        """
-        losses, tables = torch.stack([own.loss, learned.loss]), own.tables + learned.tables
-        rows = self._rows_with_gradient(whole, bool(learned.tables))
-        sent = [table if ids is None else table[:, ids] for table, ids in zip(tables, rows, strict=True)]
-        self.group.all_reduce([losses, *sent, *others])
-        for table, ids, total in zip(tables, rows, sent, strict=True):
-            if ids is not None:
-                table.index_copy_(1, ids, total)
-        own.loss, learned.loss = losses.unbind()
-
-    def _rows_with_gradient(self, batch: Batch, distils: bool) -> list[Tensor | None]:
-        """Users and items whose embeddings may have a gradient of L_CF and then, if it distils, of L_CL; None: all."""
-        if type(self.model.encoder) not in (Encoder, MLP):  # an encoding may depend on other rows' embeddings
-            return [None, None] * (1 + distils)
-        n_items, needs = self.model.n_items, {objective.needs for objective in self.head_losses.objectives.values()}
-        users = unique(batch.user, self.model.n_users)
-        items = None if "everything" in needs else unique(self.head_losses.items_of_batch(batch), n_items)
-        if not distils:
-            return [users, items]
-        listed = self.consensus.target[batch.user].flatten()
-        return [users, items, users, unique(listed[listed >= 0], n_items)]
+    def _scale(self, tables: list[Tensor], slices: tuple[slice, slice]) -> Tensor:
+        """[heads] gradient scale of one term. tables: as in `Term`, of the heads in `slices`"""
+        squares = [self.weights.new_zeros(len(self.names)) for _ in tables]
+        for square, table, heads in zip(squares, tables, slices, strict=True):
+            square[heads] = table.square().sum((1, 2))
+        return gradient_scale(squares, squares, self.settings.balance.norm)[0]

@@ -121,7 +121,7 @@ def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup =
     outputs = sum({"items": items, "users": users}.get(loss.needs, 0) for loss in objectives.values()) * (size + 1)
     embeddings, others = (heads if model.sharing == "none" else 1) * rows * d, outputs
     others += layers if model.encoder == "mlp" else 0
-    taught = settings.teaches and training.epochs > consensus.first_consensus_epoch
+    taught = several and consensus.weight > 0 and training.epochs > consensus.first_consensus_epoch
     students = sum(objective.distilled for objective in objectives.values()) if taught else 0
     copies = (heads + students) * rows * d
     k, kept = (min(n or items, items) for n in (consensus.top_k, consensus.kept))

@@ -14,14 +14,15 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation, fitting_metric, sample
-from concf.reference.batches import Batch, Sampler
+from concf.reference.batches import Batch, Sampler, unique
 from concf.reference.cuda_graphs import CudaGraph
+from concf.reference.encoders import MLP, Encoder
 from concf.reference.head_losses import HeadLosses
 from concf.reference.objectives import choose
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.run import make_model
 from concf.reference.settings import ReferenceSettings
-from concf.reference.step import Step
+from concf.reference.step import Step, Term
 from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
 
@@ -39,7 +40,7 @@ class Parts:
              rankings) and the lists [local users, ...] of each head and consensus
     """
 
-    head_losses: type[HeadLosses] = HeadLosses
+    head_losses: Callable[..., HeadLosses] = HeadLosses
     consensus: type[RankingConsensus] = RankingConsensus
     teacher: Tensor | None = None
     watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None
@@ -61,8 +62,8 @@ class Trainer(Step):
         metric = fitting_metric(settings.training.metric, data)
         validation = Validation(data, metric, model.user.device, group, users)
         consensus = parts.consensus(data, settings.consensus, seed, model, validation, parts.teacher)
-        super().__init__(settings, losses, consensus, group)  # line 2
-        self.sampler = Sampler(data.train)
+        super().__init__(settings, losses, consensus)  # line 2
+        self.group, self.sampler = group, Sampler(data.train)
         self.step = CudaGraph(self._step, self.noise, not group.several)
         self._next: dict[int, Batch] = {}  # epoch -> its pairs, drawn ahead
 
@@ -70,10 +71,10 @@ class Trainer(Step):
         """Train on every observed pair once; returns the record of the epoch."""
         begin = time.perf_counter()
         self.noise.manual_seed(derive_seed(self.seed, epoch, 1, *([self.group.rank] if self.group.rank else [])))
-        steps, distils = [], bool(self.students) and self.consensus.distils(epoch)
+        steps, distils = [], self.distils(epoch)
         with self._precision():
             for number, batch in enumerate(self.batches(epoch)):  # line 4
-                self.balance.sets_initial.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
+                self.balance.begin(epoch, number)
                 steps.append(self.step(batch, distils).clone())
         if epoch + 1 < self.settings.training.epochs:
             self._next = {epoch + 1: self._draw(epoch + 1)}  # on the CPU, while a GPU is still at work
@@ -94,6 +95,33 @@ class Trainer(Step):
 
     def _draw(self, epoch: int) -> Batch:
         return self.sampler.epoch(self.seed, epoch).to(self.device)
+
+    def all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
+        """Replace the losses and gradients of this process's part by those of the whole batch: their sums.
+
+        Each process holds the whole model and takes its part of every batch. Every loss is a sum over the batch's rows,
+        or over its distinct users or items, each counted by one process alone.
+        others: gradients of all parameters but the embeddings
+        """
+        losses, tables = torch.stack([own.loss, learned.loss]), own.tables + learned.tables
+        rows = self._rows_with_gradient(whole, bool(learned.tables))
+        sent = [table if ids is None else table[:, ids] for table, ids in zip(tables, rows, strict=True)]
+        self.group.all_reduce([losses, *sent, *others])
+        for table, ids, total in zip(tables, rows, sent, strict=True):
+            if ids is not None:
+                table.index_copy_(1, ids, total)
+        own.loss, learned.loss = losses.unbind()
+
+    def _rows_with_gradient(self, batch: Batch, distils: bool) -> list[Tensor | None]:
+        """Users and items whose embeddings may have a gradient of L_CF and then, if it distils, of L_CL; None: all."""
+        if type(self.model.encoder) not in (Encoder, MLP):  # an encoding may depend on other rows' embeddings
+            return [None, None] * (1 + distils)
+        n_items = self.model.n_items
+        users, items = unique(batch.user, self.model.n_users), unique(self.head_losses.items_of_batch(batch), n_items)
+        if not distils:
+            return [users, items]
+        listed = self.consensus.target[batch.user].flatten()
+        return [users, items, users, unique(listed[listed >= 0], n_items)]
 
     def _check_finite(self, report: Tensor, epoch: int) -> None:
         """Refuse losses of an epoch, or parameters after its last batch, that are not finite."""
@@ -129,7 +157,8 @@ class Trainer(Step):
     def state_dict(self) -> dict[str, Any]:
         """Return what the next epoch depends on beside the model; random draws depend on seed and epoch alone."""
         return {
-            "weights": self.weights, "initial": self.balance.initial, "consensus": self.consensus.state_dict(),
+            "weights": self.weights, "initial": self.balance.initial, "shares": self.balance.shares,
+            "consensus": self.consensus.state_dict(),
             "weight_optimiser": self.balance.optimiser.state_dict(), "optimiser": self.optimiser.state_dict(),
         }  # fmt: skip
 
@@ -137,6 +166,7 @@ class Trainer(Step):
         """Restore what `state_dict` returned."""
         self.weights.copy_(state["weights"])
         self.balance.initial.copy_(state["initial"])
+        self.balance.shares.copy_(state["shares"])
         _restore(self.balance.optimiser, state["weight_optimiser"])
         _restore(self.optimiser, state["optimiser"])
         self.consensus.load_state_dict(state["consensus"])

@@ -252,7 +252,7 @@ class Recipe(TimeStage):
     def _final(self) -> dict[str, Any]:
         """Compute the consensus of the refitted voters with the weights of `rerank`, and distil it."""
         lists = self.agreed()[0]
-        self._distil(self.run.log, self.consensus_users, lists, self.vectors[STUDENT], max(1, self.plan.student[0] - 1))
+        self._distil(self.run.log, self.consensus_users, lists, self.vectors[STUDENT], self.plan.student[0])
         n, everyone = n_consensus_users(self.data.train.shape, self.settings), self.data.train.shape[0]
         if n == everyone:
             return {}

@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     users:   most validated users that settings are compared on
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
-    student: sweeps of ALS, one less for the final student, and epochs of the consensus loss
+    student: sweeps of ALS, and epochs of the consensus loss
     depth:   length of the consensus lists in the student's least squares, and in its consensus loss
     cells:   most users x items for which the final consensus is computed
     """
@@ -62,8 +62,8 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "fast": Plan(2, 1024, (2, 1), (0, 0), (1, 2), (64, 100), 1 << 35),
-    "default": Plan(3, 2048, (2, 1), (0, 0), (2, 2), (64, 100), 1 << 37),
+    "fast": Plan(2, 1024, (2, 2), (0, 0), (1, 2), (64, 100), 1 << 35),
+    "default": Plan(3, 2048, (2, 3), (0, 0), (2, 2), (64, 100), 1 << 37),
     "thorough": Plan(6, 2048, (6, 4), (12, 6), (4, 12), (100, 150), 1 << 39),
 }
 

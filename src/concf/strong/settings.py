@@ -13,7 +13,7 @@ from concf.runs.settings import EVERYTHING, RunSettings, VotingSettings
 
 STUDENT = "student"
 TIME = "time"  # among the chosen settings of a run: what of the log's times is used
-HEADS = {"fast": ("als-a",), "default": ("als-b",), "thorough": ("softmax-a", "softmax-b")}  # which a budget adds
+HEADS = {"fast": ("als-a", "als-b"), "default": (), "thorough": ("softmax-a", "softmax-b")}  # which a budget adds
 LEARNED = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
 VALIDATED = 8192  # users whom the re-ranker is fitted to and metrics are measured on, at most
 
@@ -23,7 +23,7 @@ class StrongSettings(RunSettings):
 
     kind: ClassVar[str] = "strong"
     budget: Literal["fast", "default", "thorough"] = Field(
-        "default", description="fast: one factor model, and a short search; thorough: more voters, longer"
+        "default", description="fast: a shorter search and student; thorough: more voters, longer"
     )
     refit: Literal["none", "validation", "everything"] = Field(
         "validation", description="parts that the final voters and student learn from, beside the training part; "
