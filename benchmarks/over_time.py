@@ -32,7 +32,7 @@ from concf.comparison.results_log import ResultsLog
 from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
 from concf.runtime.text_tables import markdown
-from concf.strong import recipe
+from concf.strong import decision as deciding
 from concf.strong.decision import PENALTIES, Decision, gain
 from concf.strong.run import StrongRun
 
@@ -155,7 +155,7 @@ def _given(decision: Decision | None) -> Any:
     """Let the default use times as decided here; None: not at all."""
     if decision is None:
         return mock.patch.object(StrongRun, "by_time", False)
-    return mock.patch.object(recipe, "decide", return_value=decision)
+    return mock.patch.object(deciding, "decide", return_value=decision)
 
 
 def measured() -> dict[tuple[str, str], dict[int, dict[str, Any]]]:
