@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_was_saved_is_what_is_loaded(tmp_path: Path, kind: type[pl.DataType]) -> None:
     of_one_item = LOG[:1].with_columns(user_id=pl.lit(1000))
     log = pl.concat([LOG, of_one_item], how="vertical_relaxed").with_columns(pl.col("user_id", "item_id").cast(kind))
-    saved = prepare(log, protocol="leave-last", last=2, seed=4, out=tmp_path / "data")
+    saved = prepare(log, protocol="leave-last", last=2, seed=4, min_user=2, out=tmp_path / "data")
     assert saved.notes
     loaded = Split.load(tmp_path / "data")
     assert (loaded.hash, loaded.recipe, loaded.notes) == (saved.hash, saved.recipe, saved.notes)
@@ -39,7 +39,7 @@ def test_what_was_saved_is_what_is_loaded(tmp_path: Path, kind: type[pl.DataType
     assert np.array_equal(loaded.interactions.timestamp, saved.interactions.timestamp)
     assert loaded.with_seed(9).hash == saved.with_seed(9).hash
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
-    assert (manifest["split_hash"], manifest["recipe"]["seed"], manifest["users"]) == (saved.hash, 4, 81)
+    assert (manifest["split_hash"], manifest["recipe"]["seed"], manifest["users"]) == (saved.hash, 4, 80)
     assert sum(manifest[part] for part in ("train", "valid", "test", "unevaluated")) == manifest["interactions"]
 
 
