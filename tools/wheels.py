@@ -36,7 +36,7 @@ EXCEPTIONS = {"uvloop": "not on Windows, where uvicorn does not ask for it and a
 WITHOUT = """| not available | where | instead |
 |---|---|---|
 | `concf serve --workers`, several processes at one port | Windows | refused; serve with one, or several behind a proxy |
-| SIGHUP, which reloads a served run | Windows | `POST /reload`, with `--admin-token-file` |
+| SIGHUP, which reloads a served run | Windows | start the service again |
 | SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` goes on from the last checkpoint |
 | limits of a container or process, which count when a training is refused that cannot fit into free memory | macOS, Windows | the free memory of the machine counts alone |
 | freed memory kept for the next step (glibc) | macOS, Windows | steps are somewhat slower |
