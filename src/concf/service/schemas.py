@@ -107,7 +107,9 @@ class ListsRequest(ListQuery):
     histories: Annotated[dict[str, Events], Field(max_length=USERS)] = {}
     items: ItemLists | None = None
     exclude: ItemLists | None = None
-    unknown_items: Literal["ignore", "error"] = Field("ignore", description="what becomes of items that the run lacks")
+    unknown_items: Literal["ignore", "error"] = Field(
+        "ignore", description="ignore items that are not in the run, or answer with an error"
+    )
     where: Where | None = Field(None, description="a condition on the catalogue, as price < 20")
     at_most: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(max_length=FIELDS)] | None = Field(
         None, description="column: items of one value"
