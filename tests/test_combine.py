@@ -101,7 +101,9 @@ def test_a_bias_is_one_more_dimension_and_long_vectors_make_room() -> None:
 
 
 def test_figures_are_those_of_the_voters_own_lists() -> None:
-    recorded = next(record for record in combined().history if record["stage"] == "rerank")["validation"]
+    record = next(record for record in combined().history if record["stage"] == "rerank")
+    recorded = record["validation"]
+    assert record["fusions"]["consensus"] == pytest.approx(recorded["consensus"])  # the sample has all users
     for name, voter in voters().items():
         lists = rank(RP3beta().fit(data().train) if name == "walks" else voter, data().validated, 5, seen=data().train)
         wanted = [set(data().valid[[user]].indices.tolist()) for user in data().validated.tolist()]

@@ -269,8 +269,8 @@ BUGS = [
     ),
     Bug(
         "training/recipe/combine.py", "Combine._rerank",
-        '"validation": metrics | record["validation"]', '"validation": record["validation"]',
-        "given vectors have no validation figure", "combine",
+        'return record | {"fusions": fused}', 'return record | {"fusions": self.fused}',
+        "the consensus is not compared with the fusions", "combine",
     ),
     Bug(
         "training/recipe/combine.py", "Combine._start",

@@ -124,10 +124,9 @@ class Combine(Recipe):
 
     def _rerank(self) -> dict[str, Any]:
         record = super()._rerank()
-        metrics = {name: self.metrics[name] for name in self.settings.given_vectors}
         few, rows = self.compared
         fused = self.fused | {CONSENSUS: few.of_its_users(self._cross_fitted()[rows])}
-        return record | {"validation": metrics | record["validation"], "fusions": fused}
+        return record | {"fusions": fused}
 
     def _start(self) -> Vectors:
         """Vectors of ALS on the log, where concf's own voters do not vote."""
