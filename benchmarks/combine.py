@@ -1,8 +1,6 @@
 """Models of other libraries, their plain fusions, and what concf makes of the same: the lines of docs/combine.md.
 
     python benchmarks/combine.py                          # seeds 10 to 14
-    python benchmarks/combine.py --way snapshots --seeds 10   # the same voters, two of them at three times each
-    python benchmarks/combine.py --way groups --seeds 10 11   # students taught within groups of popularity
     python benchmarks/combine.py --way easy --seeds 10 11     # students taught along the voters' way
     python benchmarks/combine.py --only gowalla-released --device cuda --way tune --processes 14   # then without --way
     python benchmarks/render_combine.py
@@ -32,6 +30,7 @@ import numpy as np
 import torch
 from implicit.lmf import LogisticMatrixFactorization
 from implicit.nearest_neighbours import BM25Recommender
+from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix
 from sources import lines
 from strong import split_of
@@ -45,7 +44,7 @@ from concf.consensus.fusion import FUSIONS, Fusions
 from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation, evaluate
-from concf.evaluation.metrics import hits, popularity_groups
+from concf.evaluation.metrics import hits
 from concf.evaluation.scorers import Factors, ListFunction, ScoreFunction
 from concf.evaluation.validation import Validation, sample
 from concf.strong import students
@@ -61,7 +60,6 @@ SEEDS, TUNED = range(10, 15), 0
 AT, METRICS = (20, 50), ("recall", "ndcg", "coverage", "gini")
 MOST_FACTORS = 256
 OURS = {"ials": "als", "bpr": "bpr", "ease": "ease", "rp3beta": "rp3beta", "popularity": "popularity"}
-GROUPS = (2, 3, 5)  # of popularity
 VOTES = 200  # length of a voter's list, unless longer lists are evaluated
 USERS, BLOCK = 2048, 1024  # users that weights of fusions are chosen on; users that are fused at a time
 STEPWISE = {"ials": "als", "bpr": "bpr"}  # trained step by step
@@ -230,35 +228,6 @@ def over_time(settings: dict[str, dict[str, Any]], data: Split, seed: int) -> di
     return models
 
 
-def measure_snapshots(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
-    """A line: consensus and student where some voters are given at three times."""
-    key = {"data": name, "seed": seed, "way": "snapshots"}
-    if log.find(key) is not None:
-        return
-    data = split_of(name, seed, folder)
-    run = combine(data, over_time(chosen_settings(name, log, folder), data, seed), seed=seed)
-    rows = {each: figures(run.recommender(each), data) for each in ("R-consensus", CONSENSUS, "student")}
-    log.add(key, {"split": data.hash, "ours": rows, "validation": run.history[0]["validation"]})
-    print(name, seed, "snapshots", rows[CONSENSUS], flush=True)
-
-
-def measure_groups(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
-    """A line: students that learn the consensus within 2, 3 and 5 groups of items by popularity."""
-    key = {"data": name, "seed": seed, "way": "groups"}
-    if log.find(key) is not None:
-        return
-    data = split_of(name, seed, folder)
-    models, rows, validation = fitted(chosen_settings(name, log, folder), data, seed), {}, {}
-    for groups in GROUPS:
-        run = combine(data, models, seed=seed, settings={"popularity_groups": groups})
-        rows[str(groups)], validation[str(groups)] = (
-            figures(run.recommender("student"), data),
-            run.best["student"].validation,
-        )
-    log.add(key, {"split": data.hash, "ours": rows, "validation": validation})
-    print(name, seed, "groups", {each: (row["recall@50"], row["strata"]) for each, row in rows.items()}, flush=True)
-
-
 def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     """A line: students of the last consensus at once, and along those of the voters at three times, earliest first.
 
@@ -288,10 +257,23 @@ def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     ):
         user, item = students.solve_student(observed, users, solved[:, :regressed], start, sweeps)
         for epoch, lesson in enumerate(lessons):
-            user, item = students.teach_student(user, item, users, [lesson[:, :taught]], 1, seed + epoch)
+            user, item = students.teach_student(user, item, users, lesson[:, :taught], 1, seed + epoch)
         rows[way] = figures((user, item), data)
     log.add(key, {"split": data.hash, "ours": rows})
     print(name, seed, {way: (row["recall@50"], row["ndcg@50"]) for way, row in rows.items()}, flush=True)
+
+
+def popularity_groups(train: csr_array, groups: int) -> NDArray[np.int64]:
+    """[items] the group of each by popularity, 0 that of the most popular.
+
+    Items sorted by interactions, descending, ties by position, are cut into groups of about equally many interactions.
+    """
+    popularity = np.bincount(train.indices, minlength=train.shape[1])
+    order = np.argsort(-popularity, kind="stable")
+    before = np.cumsum(popularity[order]) - popularity[order]
+    group = np.empty(len(order), np.int64)
+    group[order] = np.minimum(before * groups // max(popularity.sum(), 1), groups - 1)
+    return group
 
 
 def by_popularity(evaluation: Evaluation, split: Split, at: int = 50, groups: int = 3) -> list[float]:
@@ -348,7 +330,7 @@ def measure(name: str, seed: int, log: ResultsLog, folder: Path, device: str = "
     print(name, seed, best, rows["ours"][CONSENSUS], rows["ours"]["student"], line["seconds"], flush=True)
 
 
-WAYS = {"snapshots": measure_snapshots, "groups": measure_groups, "easy": measure_easy}
+WAYS = {"easy": measure_easy}
 
 
 def main() -> None:

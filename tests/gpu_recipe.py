@@ -178,7 +178,7 @@ def test_a_student_is_the_cpu_s(dtype: torch.dtype, epochs: int) -> None:
         observed, users, mine = Pairs.observed(log(), device, kind), everyone(device), lists.to(device)
         start = placed([drawn(8, USERS, SIZE) / 10, drawn(9, ITEMS, SIZE) / 10], device, kind)
         solved = solve_student(observed, users, mine, (start[0], start[1]), 2)
-        user, item = teach_student(*solved, users, [mine], epochs, 3)
+        user, item = teach_student(*solved, users, mine, epochs, 3)
         scores.append(user @ item.T)
     near(*scores, LEARNED[dtype])
 

@@ -49,7 +49,7 @@ def case(name: str) -> tuple[Split, RunSettings]:
     if name == UNEVEN:
         return uneven(), choose_settings(small(budget="fast"), {"consensus_users": 9})
     if name == EVERYTHING:
-        changes = {"budget": "thorough", "popularity_groups": 2, "weights": {"function": "log"}}
+        changes = {"budget": "thorough", "weights": {"function": "log"}}
         return disliking(), choose_settings(small(), changes)
     return data(), small()
 

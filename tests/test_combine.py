@@ -343,7 +343,7 @@ def test_mistakes_in_python() -> None:
         ({"data": None}, "data: expected"),
         ({"voters": ["a.csv"]}, "voters: expected"),
         ({"voters": {}}, "no voter was given"),
-        ({"voters": {"a@1": "x.csv", "a@01": "y.csv"}}, "two snapshots have the number 1"),
+        ({"voters": {"a@1": voters()["walks"]}}, "voter 'a@1': choose a name"),
         ({"final_voters": {"svd": voters()["walks"]}}, "only one has vectors"),
         ({"settings": {"objectives": ["bpr"], **SMALL}}, "unknown setting 'objectives' of strong"),
         ({"data": apart}, "holds out users .* for whom voters from outside have no lists"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from concf.evaluation.metrics import ACCURACY, average_popularity, coverage, gini, hits, novelty, popularity_groups
+from concf.evaluation.metrics import ACCURACY, average_popularity, coverage, gini, hits, novelty
 
 ITEMS = 14
 
@@ -45,14 +45,3 @@ def test_empty_lists_cover_nothing_and_spread_nothing():
     assert gini(empty, popularity) == 0.0
     assert novelty(empty, popularity, 5).tolist() == [0.0] * 3
     assert average_popularity(empty, popularity, 5).tolist() == [0.0] * 3
-
-
-def test_popularity_groups_have_about_equally_many_interactions():
-    train = csr_array(np.random.default_rng(0).random((40, ITEMS)) < np.linspace(0.05, 0.9, ITEMS))
-    popularity = train.toarray().sum(0)
-    for groups in (1, 3):
-        expected, before = {}, 0
-        for item in sorted(range(ITEMS), key=lambda item: (-popularity[item], item)):
-            expected[item] = min(before * groups // popularity.sum(), groups - 1)
-            before += popularity[item]
-        assert popularity_groups(train, groups).tolist() == [expected[item] for item in range(ITEMS)]

@@ -236,16 +236,6 @@ def test_slopes_of_teaching_are_those_of_the_consensus_loss() -> None:
         assert torch.allclose(ours, theirs, atol=1e-12)
 
 
-def test_groups_of_a_list_keep_its_order() -> None:
-    group = torch.tensor([0, 2, 0, 1, 0, 1, 0, 0, 0, 0, 0])  # [items]
-    found = students.by_groups(LISTS, group, 3)
-    assert [each.tolist() for each in found] == [
-        [[8, 0, -1, -1], [2, -1, -1, -1], [-1] * 4],
-        [[3, 5, -1, -1], [-1] * 4, [-1] * 4],
-        [[-1] * 4, [1, -1, -1, -1], [-1] * 4],
-    ]
-
-
 def test_a_softmax_without_anyone_to_learn_from_stays_where_it_is() -> None:
     log = drawn(0)
     user, item = vectors(3, *log.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
@@ -37,7 +37,6 @@ class Voter:
              features.py), from scores divided by the standard deviation of all its scores
     of_items: [4, items] for a voter without vectors: mean m_i and standard deviation d_i of each item's scores, and
              o_i - m_i (see features.py), each divided by the standard deviation of all scores; and that deviation
-    consistency: [n, K] for a voter with several rankings over time: C (Eq. 11) of the listed items
     """
 
     name: str
@@ -45,7 +44,6 @@ class Voter:
     factors: Factors | None = None
     listed: Tensor | None = None
     of_items: Tensor | None = None
-    consistency: Tensor | None = None
 
 
 def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: int) -> Voter:
@@ -178,27 +176,15 @@ def shrunk(std: Tensor, gap: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequence[str], k: int) -> dict[str, Tensor]:
-    """Votes to store: items [names, n, K] int32, -1 for a name that does not vote, and voter_weights [names].
-
-    If some voters have several rankings over time, also consistency [names, n, K], 0 for the others.
-    """
+    """Votes to store: items [names, n, K] int32, -1 for a name that does not vote, and voter_weights [names]."""
     listed = {each.name: each.lists[:, :k] for each in voters}
     weight = dict(zip(listed, weights, strict=True))
     given = torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64)
-    votes = {"items": _stacked(listed, names, -1), "voter_weights": given}
-    consistencies = {each.name: each.consistency[:, :k] for each in voters if each.consistency is not None}
-    if consistencies:
-        votes["consistency"] = _stacked(consistencies, names, 0)
-    return votes
-
-
-def _stacked(parts: Mapping[str, Tensor], names: Sequence[str], nothing: int) -> Tensor:
-    """[names, n, K] parts [n, K], stacked in the order of `names`; `nothing` for a name without one."""
-    first = next(iter(parts.values()))
-    whole = first.new_empty(len(names), *first.shape)
+    first = voters[0].lists[:, :k]
+    items = first.new_empty(len(names), *first.shape)
     for row, name in enumerate(names):
-        whole[row] = parts.get(name, nothing)
-    return whole
+        items[row] = listed.get(name, -1)
+    return {"items": items, "voter_weights": given}
 
 
 def voter_weights(validation: Sequence[float], temperature: float) -> list[float]:

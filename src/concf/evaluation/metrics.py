@@ -103,16 +103,3 @@ def _mean_over_list(values: Counts, lists: NDArray[np.int32]) -> PerUser:
     """[e] the mean of the values at the listed items; 0 for an empty list."""
     there = lists >= 0
     return np.asarray(np.where(there, values[lists], 0.0).sum(1) / np.maximum(there.sum(1), 1))
-
-
-def popularity_groups(train: csr_array, groups: int) -> NDArray[np.int64]:
-    """[items] the group of each by popularity, 0 that of the most popular.
-
-    Items sorted by interactions, descending, ties by position, are cut into groups of about equally many interactions.
-    """
-    popularity = np.bincount(train.indices, minlength=train.shape[1])
-    order = np.argsort(-popularity, kind="stable")
-    before = np.cumsum(popularity[order]) - popularity[order]
-    group = np.empty(len(order), np.int64)
-    group[order] = np.minimum(before * groups // max(popularity.sum(), 1), groups - 1)
-    return group

@@ -194,7 +194,6 @@ class Contributions:
         histories = Histories(log, slice(0, log.shape[0]), torch.device("cpu"))
         self.heads = [HeadFeatures(factors, histories, False, least_std=least_std) for factors in run.voters.values()]
         self.popularity, self.activity = (each.float() for each in reranker.popularity_and_activity(log))
-        self.stable = [row for row, each in enumerate(votes.consistency) if each.any()]  # with several rankings
         self.fixed = [name for name in votes.names if name not in run.voters]
         fold_in = run.fold_in if isinstance(run, StrongRun) else None
         known = [name for name in self.fixed if fold_in and name in timed_voters() and fold_in.affordable(name)]
@@ -208,7 +207,6 @@ class Contributions:
         for head in run.voters:
             pair = [Group(head, "score")] * 2 + [Group(head, "similarity")] * (PAIR_FEATURES - 2)
             columns += [*pair, Group(head, "score"), *[curve] * ITEM_FEATURES, *pair * 2]
-        columns += [Group(votes.names[voter], "rank") for voter in self.stable]
         if self.clock is not None:
             trend, newest = Group(None, "trend", "trend"), Group(None, "newest", "order")
             columns += ([trend] * TREND_FEATURES + [newest] * (TIME_FEATURES // 2 - TREND_FEATURES)) * 2
@@ -251,16 +249,10 @@ class Contributions:
         same = stored[:, :, None] == items
         ranks = torch.from_numpy(np.where(same.any(1), same.argmax(1), stored.shape[1]))[:, None]
         row, item = torch.tensor([user]), torch.from_numpy(items).long()[None]
-        consistency = torch.from_numpy(self.votes.consistency[self.stable, user])[:, None, :, None]
-        over_time = [
-            reranker.at_ranks(each, ranks[voter], stored.shape[1])
-            for voter, each in zip(self.stable, consistency, strict=True)
-        ]
-        if self.clock is not None:
-            over_time.append(self.clock(row, item, self.heads[0].direction))
+        of_time = [] if self.clock is None else [self.clock(row, item, self.heads[0].direction)]
         features = reranker.feature_rows(
             ranks, self.popularity[item], self.activity[row], [each(row, item) for each in self.heads],
-            [self._listed(name, user, ranks) for name in self.known], stored.shape[1], self.temperature, over_time,
+            [self._listed(name, user, ranks) for name in self.known], stored.shape[1], self.temperature, of_time,
         )[0].double()  # fmt: skip
         terms = (features - self.centre) * self.weights  # [L, F without the scores of the rest]
         group = self._group.expand_as(terms)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import torch
 from scipy.sparse import csr_array
 
-from concf.consensus.consensus import consistencies
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.validation import fitting_metric, parsed, refuse_blind
@@ -19,8 +17,8 @@ from concf.runs.job import Job, as_watchers, device_of
 from concf.runs.watchers import Watch
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import sha256
-from concf.strong.combine_stages import NO_VOTERS, Combine, GivenLists, Voters
-from concf.strong.given_voters import as_voter, ranking
+from concf.strong.combine_stages import Combine, GivenLists, Voters
+from concf.strong.given_voters import as_voter
 from concf.strong.run import StrongRun
 from concf.strong.settings import StrongSettings
 from concf.strong.train import check_memory, train_from
@@ -45,8 +43,7 @@ def combine(
     voters:   name -> voter, fitted on the training part alone: a file or a frame of lists (user, item, and score or
               rank; ids as in the log), (user vectors, item vectors[, item bias]), a model with factors() or
               scores(users), a model of implicit, a trained pipeline of LensKit, (model, dataset) of RecTools. Vectors,
-              scores and implicit's models number users and items as `data.train` does. als@1, als@2 are the same
-              voter at two times: the last one votes, and the change of its ranks is its consistency (Eq. 11)
+              scores and implicit's models number users and items as `data.train` does
     final_voters: the same voters, fitted on the training and the validation part, for the final consensus and student;
               None: `voters` are used, and nothing is refitted
     settings: changes to the preset strong. {"own": True}: concf's own voters join. {"refit": "everything"}:
@@ -66,7 +63,7 @@ def combine(
     split, here = split.weighted(plain.weights), device_of(device)
     given = _made(voters, split, ("train",), plain, here)
     learned = ("train", "valid", "test") if final else ("train", "valid")
-    refitted = NO_VOTERS if final_voters is None else _made(final_voters, split, learned, plain, here)
+    refitted = _made(final_voters or {}, split, learned, plain, here)
     refit = "none" if final_voters is None else "everything" if final else "validation"
     chosen = _settings(plain, given, refitted, own, refit)
     check_memory(split, chosen, here)
@@ -122,46 +119,23 @@ def _made(
     seen, n_items = log if data.disliked is None else csr_array(log + data.disliked), data.interactions.n_items
     depth = parsed(fitting_metric(settings.training.metric, data))[1] if len(data.validated) else 0
     k = min(max(settings.consensus.top_k or n_items, depth), n_items)  # as many items as vote, or as the metric needs
-    by_name, consistency = {}, {}
-    for name, sources in _over_time(voters).items():
-        snapshots = [as_voter(name, source, data, seen, k, device) for source in sources]
-        by_name[name] = snapshots[-1]
-        if len(snapshots) > 1:
-            rankings = [ranking(voter, seen, k)[None] for voter in snapshots]
-            stability = consistencies(rankings[-1], rankings, seen.shape[1], settings.consensus.temperature)[0]
-            consistency[name] = stability.masked_fill_(rankings[-1][0] < 0, 0.0)
-    return Voters(by_name, consistency)
-
-
-def _over_time(voters: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Map each voter to its snapshots, the newest last: als@1 and als@2 are both als."""
-    times: dict[str, dict[int, Any]] = {}
-    for word, source in voters.items():
-        match = re.fullmatch(r"(.*)@(\d+)", word)
-        name, time = (match[1], int(match[2])) if match else (word, -1)
-        if time in times.setdefault(name, {}):
-            raise ConfigError(f"voter {name!r}: two snapshots have the number {time}. Number them 1, 2, 3")
-        times[name][time] = source
-    for name, known in times.items():
-        if -1 in known and len(known) > 1:
-            raise ConfigError(f"voter {name!r}: one snapshot has no number, another is {name}@{max(known)}. Number all")
-    return {name: [known[time] for time in sorted(known)] for name, known in times.items()}
+    return {name: as_voter(name, source, data, seen, k, device) for name, source in voters.items()}
 
 
 def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> StrongSettings:
     """Complete the settings by the names of the voters, and the dimensions of the longest vectors."""
-    for name, voter in refitted.by_name.items():
-        if isinstance(given.by_name[name], GivenLists) != isinstance(voter, GivenLists):
+    for name, voter in refitted.items():
+        if isinstance(given[name], GivenLists) != isinstance(voter, GivenLists):
             raise ConfigError(
                 f"voter {name!r} and its final voter: only one has vectors. Give both with vectors, or both without"
             )
-    everyone = (*given.by_name.values(), *refitted.by_name.values())
+    everyone = (*given.values(), *refitted.values())
     longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, GivenLists)), default=0)
-    lists = [name for name, voter in given.by_name.items() if isinstance(voter, GivenLists)]
+    lists = [name for name, voter in given.items() if isinstance(voter, GivenLists)]
     dimensions = max(plain.dimensions, -(-longest // 4) * 4)
     return plain.changed({
-        "own": own, "given": lists, "given_vectors": [name for name in given.by_name if name not in lists],
-        "snapshots": list(given.consistency), "refit": refit, "dimensions": dimensions,
+        "own": own, "given": lists, "given_vectors": [name for name in given if name not in lists],
+        "refit": refit, "dimensions": dimensions,
     })  # fmt: skip
 
 

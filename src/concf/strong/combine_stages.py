@@ -56,28 +56,20 @@ class GivenLists(NamedTuple):
     of_items: Tensor
 
 
-class Voters(NamedTuple):
-    """Given voters by name, and the consistency [users, K] of those with several snapshots."""
-
-    by_name: Mapping[str, GivenLists | Vectors]
-    consistency: Mapping[str, Tensor]
-
-
-NO_VOTERS = Voters({}, {})
+Voters = Mapping[str, GivenLists | Vectors]  # by name
 
 
 class Combine(Recipe):
     """The stages, with given voters.
 
-    given: voter -> its lists; consistency: voter -> [users, K]; refitted: voters fitted on more of the log, if any;
+    given: voter -> its lists; refitted: voters fitted on more of the log, if any;
     fused: plain fusion -> its validation metric; compared: users of that metric, and their rows among the validated
     """
 
     def __init__(self, run: StrongRun) -> None:
         super().__init__(run)
         self.given: dict[str, GivenLists] = {}
-        self.consistency: dict[str, Tensor] = {}
-        self.refitted = NO_VOTERS
+        self.refitted: Voters = {}
         self.fused: dict[str, float] = {}
         users = sample(self.validation.validated, FUSED_USERS, self.seed)
         few = Validation(self.data, run.metric, run.device, validated=users)
@@ -89,8 +81,7 @@ class Combine(Recipe):
         self.refitted = refitted
 
     def _adopt(self, voters: Voters) -> None:
-        self.consistency |= voters.consistency
-        for name, voter in voters.by_name.items():
+        for name, voter in voters.items():
             if isinstance(voter, GivenLists):
                 self.given[name] = voter
             else:
@@ -99,14 +90,8 @@ class Combine(Recipe):
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
         """All voters: heads, own voters without vectors, and given ones, in the order of `run.fixed_voters`."""
         given = ((name, self.given[name]) for name in self.run.fixed_voters if name in self.given)
-        voters = [
-            *super()._voters(log, users),
-            *(by_lists(name, voter.lists[users], voter.scores[users], voter.of_items) for name, voter in given),
-        ]
-        return [
-            replace(voter, consistency=self.consistency[voter.name][users]) if voter.name in self.consistency else voter
-            for voter in voters
-        ]
+        lists = (by_lists(name, voter.lists[users], voter.scores[users], voter.of_items) for name, voter in given)
+        return [*super()._voters(log, users), *lists]
 
     def _measure(self, voters: list[Voter]) -> None:
         super()._measure(voters)
@@ -137,7 +122,7 @@ class Combine(Recipe):
 
     def _refit(self) -> dict[str, Any]:
         self._adopt(self.refitted)
-        self.refitted = NO_VOTERS
+        self.refitted = {}
         return super()._refit()
 
     def _final(self) -> dict[str, Any]:
@@ -163,28 +148,17 @@ class Combine(Recipe):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next stages depend on."""
-        now = _packed(Voters(self.given, self.consistency))
-        return super().state_dict() | {"given": now, "refitted": _packed(self.refitted)}
+        given, refitted = ({name: list(voter) for name, voter in each.items()} for each in (self.given, self.refitted))
+        return super().state_dict() | {"given": given, "refitted": refitted}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
-        self._adopt(_unpacked(state["given"]))
-        self.refitted = _unpacked(state["refitted"])
-
-
-def _packed(voters: Voters) -> dict[str, Any]:
-    return {
-        "voters": {name: list(voter) for name, voter in voters.by_name.items()},
-        "consistency": dict(voters.consistency),
-    }
-
-
-def _unpacked(state: Mapping[str, Any]) -> Voters:
-    by_name: dict[str, GivenLists | Vectors] = {}
-    for name, parts in state["voters"].items():
-        by_name[name] = GivenLists(*parts) if len(parts) == len(GivenLists._fields) else (parts[0], parts[1])
-    return Voters(by_name, state["consistency"])
+        self.given = {name: GivenLists(*parts) for name, parts in state["given"].items()}
+        self.refitted = {
+            name: GivenLists(*parts) if len(parts) == len(GivenLists._fields) else (parts[0], parts[1])
+            for name, parts in state["refitted"].items()
+        }
 
 
 def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -145,9 +144,6 @@ class StrongFoldIn(FoldIn):
             else:
                 listed, scored = ranked[name]
                 voters.append(by_lists(name, listed, scored, self.fixed[name][1]))
-        if self.settings.snapshots:  # a history has only one
-            snapshots, never = self.settings.snapshots, torch.zeros(n, k)
-            voters = [replace(each, consistency=never) if each.name in snapshots else each for each in voters]
         return voters
 
     @cached_property

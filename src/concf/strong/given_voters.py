@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix
 from torch import Tensor
 
-from concf.consensus.voters import by_factors, by_scores, moments_of_lists
+from concf.consensus.voters import by_scores, moments_of_lists
 from concf.data.reading.lists import Lists, read_lists
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
@@ -66,14 +66,6 @@ def as_voter(
         raise DataError(f"voter {name!r}: every score is the same, so that it ranks nothing")
     of_items[3] = 1.0  # the scores are divided by their deviation already
     return GivenLists(voter.lists, scores, of_items)
-
-
-def ranking(voter: GivenLists | Vectors, seen: csr_array, k: int) -> Tensor:
-    """[users, k] lists of a voter."""
-    if isinstance(voter, GivenLists):
-        return voter.lists
-    users = torch.arange(seen.shape[0], device=voter[0].device)
-    return by_factors("", Factors(*voter), seen, users, k).lists
 
 
 def _lists_of_lenskit(pipeline: Any, users: NDArray[Any], k: int) -> Any:

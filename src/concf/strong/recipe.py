@@ -33,7 +33,6 @@ from concf.baselines.table import timed_voters
 from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS
 from concf.consensus.voters import Voter, kept_votes
 from concf.errors import note
-from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Best
 from concf.runtime.executors import one_thread_each
@@ -49,7 +48,6 @@ from concf.strong.students import (
     LISTED_WEIGHT,
     SOLVED_BY,
     USUAL,
-    by_groups,
     solve_student,
     teach_student,
     without_lists,
@@ -58,7 +56,7 @@ from concf.strong.students import (
 KEPT = 0.985  # share of the consensus that a student keeps; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
 VOTES_OF_USERS = {  # votes with a dimension of users: that dimension, and the padding
-    "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
+    "items": (1, NOTHING), "reranked": (0, -torch.inf),
 }  # fmt: skip
 
 
@@ -199,14 +197,10 @@ class Recipe(TimeStage):
     def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: tuple[Tensor, Tensor], sweeps: int) -> None:
         """Fit the student to a log and the lists [n, L] of users [n], from initial vectors."""
         epochs, (regressed, taught) = self.plan.student[1], self.plan.depth
-        groups, target_lists = self.settings.popularity_groups, [lists[:, :taught]]
-        if groups > 1:
-            of_items = torch.from_numpy(popularity_groups(log, groups)).to(self.device)
-            target_lists = by_groups(lists[:, :taught], of_items, groups)
         pairs, group = self._pairs(log), self.group
         settings = self.chosen.get(STUDENT, USUAL)
         vectors = solve_student(pairs, users, lists[:, :regressed], start, sweeps, settings, group)
-        self.vectors[STUDENT] = teach_student(*vectors, users, target_lists, epochs, self._seed(4), group)
+        self.vectors[STUDENT] = teach_student(*vectors, users, lists[:, :taught], epochs, self._seed(4), group)
 
     def _start(self) -> tuple[Tensor, Tensor]:
         """Initial vectors of the student."""

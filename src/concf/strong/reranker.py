@@ -7,11 +7,10 @@ It re-ranks the consensus of the voters by
 
 with r the rank that voter v gives the item (0 beyond its first K), and t one of T / 4, T and 4 T; x_h the features of
 voter h for the pair, y_h its score and its features of the item alone (`features.py`; for a voter without vectors the
-features of its listed items, see `voters.py`, and whether it lists this one), and for a voter with several rankings
-its consistency C (Eq. 11): Eq. 12 with fitted weights; p_i and q_u the standardised logarithms of the item's number of
-users and of the user's number of items (or sums of their weights). The weights maximise the log-likelihood of the
-user's held-out items under a softmax of s over the user's list. A ridge penalty draws them to the plain consensus,
-where w_vT is the voter's weight and all else 0, for logs with few users:
+features of its listed items, see `voters.py`, and whether it lists this one); p_i and q_u the standardised logarithms
+of the item's number of users and of the user's number of items (or sums of their weights). The weights maximise the
+log-likelihood of the user's held-out items under a softmax of s over the user's list. A ridge penalty draws them to
+the plain consensus, where w_vT is the voter's weight and all else 0, for logs with few users:
 
     L(w) = sum_u [ log sum_i e^(s_ui) - sum_i t_ui s_ui ] + sum_f p_f (w_f - w0_f)^2,   s_ui = <w, x_ui>
 
@@ -210,8 +209,7 @@ class Reranker:
     @property
     def of_time(self) -> slice:
         """The features of time among all."""
-        stable = sum(voter.consistency is not None for voter in self.voters)
-        first = n_features(len(self.voters), len(self.heads), listed=0, stable=stable)
+        first = n_features(len(self.voters), len(self.heads), listed=0)
         return slice(first, first + TIME_FEATURES * (self.clock is not None))
 
     def _moments(self, features: Tensor, empty: Tensor, blocks: Sequence[slice]) -> tuple[Tensor, Tensor]:
@@ -267,8 +265,7 @@ class Reranker:
         ranks = self._ranks(lists, rows)
         pairs = list(zip(ranks, self.voters, strict=True))
         listed = [(ranked, voter.listed[rows]) for ranked, voter in pairs if voter.listed is not None]
-        stable = [(ranked, voter.consistency[rows]) for ranked, voter in pairs if voter.consistency is not None]
-        width = n_features(len(self.voters), len(self.heads), len(listed), len(stable), self.clock is not None)
+        width = n_features(len(self.voters), len(self.heads), len(listed), self.clock is not None)
         features = self.popularity.new_empty(*lists.shape, width)
 
         def fill(block: Tensor) -> None:
@@ -276,9 +273,7 @@ class Reranker:
             of_heads = self.of_heads(owners, items)
             of_lists = [listed_features(values[block], ranked[block], self.top_k) for ranked, values in listed]
             popularity, activity = self.popularity[items], self.activity[owners]
-            of_time = [at_ranks(values[block, :, None], ranked[block], self.top_k) for ranked, values in stable]
-            if self.clock is not None:
-                of_time.append(self.clock(owners, items, self.heads[0].direction))
+            of_time = [] if self.clock is None else [self.clock(owners, items, self.heads[0].direction)]
             features[block] = feature_rows(
                 ranks[:, block], popularity, activity, of_heads, of_lists, self.top_k, self.temperature, of_time
             )
@@ -301,9 +296,9 @@ class Reranker:
         return torch.cat(blocks, 1)
 
 
-def n_features(voters: int, heads: int, listed: int, stable: int = 0, timed: bool = False) -> int:
-    """Number of features F. heads, listed: voters with vectors, and without; stable: voters with several rankings"""
-    others = CURVE_FEATURES + stable + TIME_FEATURES * timed
+def n_features(voters: int, heads: int, listed: int, timed: bool = False) -> int:
+    """Number of features F. heads, listed: voters with vectors, and without."""
+    others = CURVE_FEATURES + TIME_FEATURES * timed
     return VOTER_FEATURES * voters + HEAD_FEATURES * heads + LIST_FEATURES * listed + others
 
 
@@ -337,24 +332,19 @@ def listed_features(listed: Tensor, ranks: Tensor, top_k: int) -> Tensor:
     listed: [b, K, 3]; ranks: [b, L], K where an item is not listed
     """
     ranked = (ranks < top_k)[..., None]
-    return torch.cat([at_ranks(listed, ranks, top_k), ranked.to(listed)], -1)
-
-
-def at_ranks(listed: Tensor, ranks: Tensor, top_k: int) -> Tensor:
-    """[b, L, c] values [b, K, c] of a list at ranks [b, L]; 0 where an item is not listed."""
     index = ranks.long().clamp(max=listed.shape[1] - 1)[..., None].expand(-1, -1, listed.shape[2])
-    return listed.gather(1, index) * (ranks < top_k)[..., None]
+    return torch.cat([listed.gather(1, index) * ranked, ranked.to(listed)], -1)
 
 
 def feature_rows(
     ranks: Tensor, popularity: Tensor, activity: Tensor, of_heads: Sequence[Tensor], of_lists: Sequence[Tensor],
     top_k: int, temperature: float, of_time: Sequence[Tensor] = (),
 ) -> Tensor:  # fmt: skip
-    """[b, L, F] all features: votes, popularity curve, heads, consistency, then voters without vectors.
+    """[b, L, F] all features: votes, popularity curve, heads, time, then voters without vectors.
 
     ranks: [voters, b, L], K where a voter does not list an item; popularity: [b, L] p; activity: [b] q;
-    of_heads: [b, L, N_FEATURES] for each head; of_lists: [b, L, 4] for each voter without vectors; of_time: [b, L, 1]
-    for each voter with several rankings, and [b, L, TIME_FEATURES] where times are used
+    of_heads: [b, L, N_FEATURES] for each head; of_lists: [b, L, 4] for each voter without vectors; of_time:
+    [b, L, TIME_FEATURES] where times are used
     """
     ranked = ranks < top_k
     importance = [rank_importance(ranks.to(popularity), temperature * factor) * ranked for factor in TEMPERATURES]

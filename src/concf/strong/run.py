@@ -119,7 +119,7 @@ class StrongRun(Run):
         lists, votes = best.lists[users].cpu(), {name: each.cpu() for name, each in best.votes.items()}
         top, below = lists[:, :TOP], lists.shape[1] - min(TOP, lists.shape[1])
         n_voters = int((votes["voter_weights"] > 0).sum())
-        first = n_features(n_voters, len(self.voters), listed=0, stable=len(self.settings.snapshots))
+        first = n_features(n_voters, len(self.voters), listed=0)
         weights, items = votes["weights"][first : first + TIME_FEATURES], top.long().clamp(min=0)
         later, before = (each(users, items, self._direction) for each in (clock, now))
         moved = ((later - before).double() @ weights).masked_fill(top < 0, 0.0)

@@ -30,10 +30,6 @@ class StrongSettings(RunSettings):
         "everything: also the test part, for production"
     )  # fmt: skip
     dimensions: int = Field(256, ge=4, multiple_of=4, description="of the vectors of users and items")
-    popularity_groups: int = Field(
-        1, ge=1, le=10, description="the student learns the order of the consensus within so many groups of items by "
-        "popularity; 1: of all items together"
-    )  # fmt: skip
     consensus_users: int | None = Field(
         None, ge=1, description="users for whom the consensus is computed, at most; it teaches the student, which "
         "ranks for the others; none: everyone, or on a very large log as many as the budget pays for"
@@ -41,7 +37,6 @@ class StrongSettings(RunSettings):
     own: bool = Field(True, description="whether the model's own voters vote; false: only given ones (concf combine)")
     given: tuple[str, ...] = Field((), description="voters of yours that are lists or scores (concf combine)")
     given_vectors: tuple[str, ...] = Field((), description="voters of yours that have vectors (concf combine)")
-    snapshots: tuple[str, ...] = Field((), description="those of yours that are given at several times (concf combine)")
     consensus: VotingSettings = VotingSettings(top_k=200, temperature=20.0)
 
     @model_validator(mode="after")
@@ -53,8 +48,6 @@ class StrongSettings(RunSettings):
                 raise ValueError(f"voter {name!r}: choose a name of letters, digits, _ and -, such as als or bm25-20")
             if name in taken or self.foreign.count(name) > 1:
                 raise ValueError(f"voter {name!r}: there is another of that name. Choose another name")
-        if set(self.snapshots) - set(self.foreign):
-            raise ValueError(f"snapshots {list(self.snapshots)}: expected names of given voters")
         if not self.own and not self.foreign:
             raise ValueError("own = false leaves no voters")
         return self

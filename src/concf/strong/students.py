@@ -2,8 +2,7 @@
 
 First by least squares: the consensus list of every user is added to the observed pairs, with targets that decrease with
 the rank, and ALS fits both (`baselines/als.py`). Then a few epochs of the consensus loss itself (Eq. 13, 14) fine-tune
-the order of the first ranks. The loss may be taken within groups of items of similar popularity (Chen et al., "Unbiased
-knowledge distillation for recommendation", 2023), so that popular items are not learned at the cost of rare ones.
+the order of the first ranks.
 """
 
 from __future__ import annotations
@@ -57,22 +56,10 @@ def solve_student(
     return als.fit_users(als.fit(start, **solved_by, sweeps=sweeps), **solved_by)
 
 
-def by_groups(lists: Tensor, group: Tensor, groups: int) -> list[Tensor]:
-    """Split lists [n, L] by group [items]: for each group [n, L] its items in their order, padded with -1."""
-    parts, ranks = [], torch.arange(lists.shape[1], device=lists.device)
-    group_at = group[lists.long().clamp(min=0)].masked_fill(lists < 0, groups)
-    for number in range(groups):
-        member = group_at == number
-        order = member.long().sort(dim=1, descending=True, stable=True).indices
-        parts.append(lists.gather(1, order).masked_fill(ranks >= member.sum(1, keepdim=True), -1))
-    return parts
-
-
 def teach_student(
-    user: Tensor, item: Tensor, users: Tensor, target_lists: Sequence[Tensor], epochs: int, seed: int,
-    group: ProcessGroup = ALONE,
+    user: Tensor, item: Tensor, users: Tensor, lists: Tensor, epochs: int, seed: int, group: ProcessGroup = ALONE
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Fine-tune the vectors by Adam on the consensus loss. target_lists: for each group, lists [n, L] of users [n].
+    """Fine-tune the vectors by Adam on the consensus loss of the lists [n, L] of users [n].
 
     Each process has the vectors and lists of its local users, and computes the gradients of its users of every batch.
     """
@@ -85,8 +72,7 @@ def teach_student(
     for _ in range(epochs):
         for batch in torch.randperm(n, generator=random).to(users.device).chunk(batches):
             local = batch[(batch >= begin) & (batch < begin + len(users))] - begin
-            slopes = [gradients(user, item, users[local], lists[local].long(), len(batch)) for lists in target_lists]
-            d_user, d_item = (sum(parts[1:], parts[0]) for parts in zip(*slopes, strict=True))
+            d_user, d_item = gradients(user, item, users[local], lists[local].long(), len(batch))
             group.all_reduce([d_item])
             optimiser.step(LEARNING_RATE, [d_user, d_item])
     return user, item
