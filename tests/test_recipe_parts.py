@@ -198,10 +198,10 @@ LISTS = torch.tensor([[3, 8, 0, 5], [1, 2, -1, -1], [-1, -1, -1, -1]], dtype=tor
 LISTED_USERS = torch.tensor([4, 0, 9])
 
 
-def listed_pairs(weight: float) -> list[tuple[int, int, float, float]]:
+def listed_pairs(weight: float, length: int) -> list[tuple[int, int, float, float]]:
     """(user, item, weight, target) of the lists: the first has target 1, the last the lowest, by its logarithm."""
     pairs = []
-    for user, items in zip(LISTED_USERS.tolist(), LISTS.tolist(), strict=True):
+    for user, items in zip(LISTED_USERS.tolist(), LISTS[:, :length].tolist(), strict=True):
         for place, item in enumerate(items):
             if item >= 0:
                 target = 1 - (1 - students.LOWEST_TARGET) * log(1 + place) / log(len(items))
@@ -209,18 +209,29 @@ def listed_pairs(weight: float) -> list[tuple[int, int, float, float]]:
     return pairs
 
 
-@pytest.mark.parametrize("settings", [students.USUAL, {"unobserved": 0.1, "penalty": 0.02, "listed": 0.5}])
+@pytest.mark.parametrize("settings", [students.USUAL, {"unobserved": 0.1, "penalty": 0.02, "listed": 0.5, "length": 3}])
 def test_a_student_is_solved_from_log_and_lists_as_any_other_log(settings: dict[str, float]) -> None:
     train, (start, item) = drawn(6), vectors(2, 14, 11)
     observed = Pairs.observed(train, CPU, torch.float64)
     user, solved = students.solve_student(observed, LISTED_USERS, LISTS, (start, item), 3, settings)
     everything = [(u, i, 1.0, 1.0) for u, i in zip(*map(np.ndarray.tolist, train.nonzero()), strict=True)]
-    columns = list(zip(*everything, *listed_pairs(settings["listed"]), strict=True))
+    columns = list(zip(*everything, *listed_pairs(settings["listed"], int(settings["length"])), strict=True))
     pairs = Pairs(*map(torch.tensor, columns[:2]), *(torch.tensor(each, dtype=torch.float64) for each in columns[2:]))
     als = ALS(pairs, train.shape, 4)
     solved_by = {name: settings[name] for name in students.SOLVED_BY}
     users, expected = als.fit_users(als.fit((start, item), **solved_by, sweeps=3), **solved_by)
     assert torch.allclose(user @ solved.T, users @ expected.T, atol=1e-9)
+
+
+def test_closer_settings_leave_the_mean_user_the_penalty_of_als() -> None:
+    als, log = {"unobserved": 0.2, "penalty": 0.05}, drawn(6)
+    users, items = log.shape
+    found = students.closer(als, log)
+    before = [als["penalty"] * (sum(row) + 0.2 * items) for row in log.toarray().tolist()]
+    listed = found["listed"] * items  # there are fewer than the lists are long
+    after = [found["penalty"] * (sum(row) + listed + 0.2 * items) for row in log.toarray().tolist()]
+    assert sum(after) / users == pytest.approx(sum(before) / users, rel=1e-6)
+    assert found["unobserved"] == 0.2
 
 
 def test_slopes_of_teaching_are_those_of_the_consensus_loss() -> None:

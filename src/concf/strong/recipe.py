@@ -45,15 +45,15 @@ from concf.strong.search import n_consensus_users
 from concf.strong.settings import STUDENT, TIME
 from concf.strong.softmax import fit_softmax
 from concf.strong.students import (
-    LISTED_WEIGHT,
     SOLVED_BY,
     USUAL,
+    closer,
     solve_student,
     teach_student,
     without_lists,
 )
 
-KEPT = 0.985  # share of the consensus that a student keeps; below it, other settings are tried
+KEPT = 0.96  # share of the consensus that a student keeps on validation; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
 VOTES_OF_USERS = {  # votes with a dimension of users: that dimension, and the padding
     "items": (1, NOTHING), "reranked": (0, -torch.inf),
@@ -196,11 +196,10 @@ class Recipe(TimeStage):
 
     def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: tuple[Tensor, Tensor], sweeps: int) -> None:
         """Fit the student to a log and the lists [n, L] of users [n], from initial vectors."""
-        epochs, (regressed, taught) = self.plan.student[1], self.plan.depth
-        pairs, group = self._pairs(log), self.group
-        settings = self.chosen.get(STUDENT, USUAL)
-        vectors = solve_student(pairs, users, lists[:, :regressed], start, sweeps, settings, group)
-        self.vectors[STUDENT] = teach_student(*vectors, users, lists[:, :taught], epochs, self._seed(4), group)
+        pairs, settings, group = self._pairs(log), self.chosen.get(STUDENT, USUAL), self.group
+        vectors = solve_student(pairs, users, lists, start, sweeps, settings, group)
+        lists, epochs = lists[:, : self.plan.depth], self.plan.student[1]
+        self.vectors[STUDENT] = teach_student(*vectors, users, lists, epochs, self._seed(4), group)
 
     def _start(self) -> tuple[Tensor, Tensor]:
         """Initial vectors of the student."""
@@ -209,15 +208,12 @@ class Recipe(TimeStage):
     def _student(self) -> dict[str, Any]:
         """Distil the cross-fitted lists, so that the metric of the student is unbiased too.
 
-        Where the usual settings of its regression lose more than a little of the consensus, as on a dense log, others
-        are tried: those that ALS has chosen for the log, then lists that weigh less or more with the better of both.
+        Where the usual settings of its regression lose more than a little of the consensus, as on a dense log, those
+        that follow it more closely are tried.
         """
         tried = [self._taught(USUAL)]
         if tried[0][0] < KEPT * self.metrics[CONSENSUS] and "als-a" in self.chosen:
-            tried.append(self._taught(self.chosen["als-a"] | {"listed": LISTED_WEIGHT}))
-            best = max(tried, key=lambda each: each[0])[1]
-            weights = (1.0,) if best == tried[1][1] else (1.0, 10.0)
-            tried += [self._taught(best | {"listed": weight}) for weight in weights]
+            tried.append(self._taught(closer(self.chosen["als-a"], self.data.train)))
         self.metrics[STUDENT], self.chosen[STUDENT], self.vectors[STUDENT] = max(tried, key=lambda each: each[0])
         return {"chosen": {STUDENT: self.chosen[STUDENT]}, "validation": {STUDENT: self.metrics[STUDENT]}}
 

@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
     student: sweeps of ALS, and epochs of the consensus loss
-    depth:   length of the consensus lists in the student's least squares, and in its consensus loss
+    depth:   length of the consensus lists in the student's consensus loss
     cells:   most users x items for which the final consensus is computed
     """
 
@@ -57,14 +57,14 @@ class Plan(NamedTuple):
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
-    depth: tuple[int, int]
+    depth: int
     cells: int
 
 
 PLANS = {
-    "fast": Plan(2, 1024, (2, 2), (0, 0), (1, 2), (64, 100), 1 << 35),
-    "default": Plan(3, 2048, (2, 3), (0, 0), (2, 2), (64, 100), 1 << 37),
-    "thorough": Plan(6, 2048, (6, 4), (12, 6), (4, 12), (100, 150), 1 << 39),
+    "fast": Plan(2, 1024, (2, 2), (0, 0), (1, 2), 100, 1 << 35),
+    "default": Plan(3, 2048, (2, 3), (0, 0), (2, 2), 100, 1 << 37),
+    "thorough": Plan(6, 2048, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
 }
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import log
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import ALS, Pairs, sums
@@ -23,12 +25,24 @@ from concf.strong.softmax import Adam
 LOWEST_TARGET = 0.3  # target of the last listed item; the first has 1
 LISTED_WEIGHT = 3.0  # weight of a listed pair; an observed one has 1
 SOLVED_BY = {"unobserved": 0.03, "penalty": 0.003}  # settings of ALS
-USUAL = SOLVED_BY | {"listed": LISTED_WEIGHT}  # settings of the least squares
+USUAL = SOLVED_BY | {"listed": LISTED_WEIGHT, "length": 64}  # settings of the least squares; length: of the lists
+CLOSER = {"listed": 10.0, "length": 150}  # where those lose too much of the consensus: see `closer`
 TAUGHT = 50  # N of Eq. 14: ranks that the consensus loss orders; the further ones are in its denominators
 SCALE = 30.0  # logits of the consensus loss are scores times this; scores are between 0 and 1
 RIDGE = 1.0  # penalty of a squared weight, times the number of users; features have mean square 1
 RIDGE_USERS = 1 << 14  # users of a block
 LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the fewest users of one
+
+
+def closer(als: Mapping[str, float], log: csr_array) -> dict[str, float]:
+    """Settings that follow the consensus on dense logs, too. als: settings that ALS has chosen for a log [users, items]
+
+    A row's penalty grows with its weights, and lists add many: it is divided so that a mean user has that of ALS.
+    """
+    users, items = log.shape
+    weight = float(log.sum(dtype=np.float64)) / users + als["unobserved"] * items
+    listed = CLOSER["listed"] * min(CLOSER["length"], items)
+    return {**als, **CLOSER, "penalty": als["penalty"] * weight / (weight + listed)}
 
 
 def listed_pairs(users: Tensor, lists: Tensor, weight: float = LISTED_WEIGHT) -> Pairs:
@@ -51,7 +65,8 @@ def solve_student(
     Each process has the pairs and lists of its local users (see `ALS`).
     """
     shape, factors = (len(start[0]), len(start[1])), start[1].shape[1]
-    als = ALS(observed.and_more(listed_pairs(users, lists, settings["listed"])), shape, factors, group)
+    listed = listed_pairs(users, lists[:, : int(settings["length"])], settings["listed"])
+    als = ALS(observed.and_more(listed), shape, factors, group)
     solved_by = {name: settings[name] for name in SOLVED_BY}
     return als.fit_users(als.fit(start, **solved_by, sweeps=sweeps), **solved_by)
 

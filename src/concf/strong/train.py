@@ -24,7 +24,7 @@ from concf.strong.reranker import MOST_LEARNERS, TOP, n_features
 from concf.strong.run import StrongRun
 from concf.strong.search import PLANS, has_a_vote, list_length, n_consensus_users
 from concf.strong.settings import VALIDATED, StrongSettings
-from concf.strong.students import BATCHES, USERS
+from concf.strong.students import BATCHES, CLOSER, USERS
 from concf.strong.update_stages import Update, UpdateSettings
 
 CPU = torch.device("cpu")
@@ -136,7 +136,7 @@ def large_tables(
     learners = min(
         min(len(data.validated), VALIDATED, settings.training.validated_users or VALIDATED), MOST_LEARNERS
     ) * min(TOP, items)
-    pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + consensus_users * plan.depth[0]
+    pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + consensus_users * CLOSER["length"]
     sent = 2 * users * d * FLOAT if group.several else 0  # user vectors of all processes, and a copy
     batch = consensus_users // max(1, min(BATCHES, consensus_users // USERS))
     in_turn = {
@@ -148,7 +148,7 @@ def large_tables(
             consensus_users * k * (voters * INT + len(fixed) * LISTED_FEATURES * FLOAT) // group.size,
         "pairs that the student is fitted to": pairs * (PAIR * (1 + group.several) + 2 * BLOCK) // group.size + sent,
         "vectors of a batch of the student":
-            batch * min(plan.depth[1], items) * d * FLOAT // group.size,
+            batch * min(plan.depth, items) * d * FLOAT // group.size,
         "lists and votes gathered for all users":
             users * kept if consensus_users < users or group.several else 0,
     }  # fmt: skip
