@@ -166,7 +166,7 @@ def test_the_newest_of_lines_in_order_of_time(tmp_path: Path) -> None:
 NONSENSE: list[tuple[Any, dict[str, Any], str]] = [
     (LOG, {"protocol": "random", "valid": 0.6, "test": 0.6}, "train"), (LOG, {"protocol": "magic"}, "magic"),
     (LOG, {"protocol": "random", "last": 3}, "last="), (LOG, {"protocol": "random", "newest": True}, "newest="),
-    ([(1, 2)], {"protocol": "given", "valid": [("x", 2)], "test": [(1, 3)]}, "integers"),
+    ([(1, 2)], {"protocol": "given", "valid": [("x", 2)], "test": [(1, 3)]}, "no user"),
     (LOG, {"ordered": True}, "ordered"), (LOG, {"ordered": True, "protocol": "time"}, "times"),
     (LOG, {"protocol": "given", "valid": LOG, "test": LOG, "newest": True}, "valid"),
     (LOG, {"protocol": "given", "valid": 0.1, "test": LOG.drop("timestamp"), "newest": True}, "times"),

@@ -69,7 +69,7 @@ def train(
 
     with _resumable(out), joined() as group:
         again = group.any(restarted())
-        resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
+        resume = group.any(group.is_main and (resume or (again and home.begun)))  # the same command, after a failure
         if again and group.is_main:
             typer.echo("concf: a process failed, all are started again", err=True)
         words = [f"budget={budget}"] * (budget is not None) + ["refit=everything"] * final

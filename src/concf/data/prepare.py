@@ -280,24 +280,21 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     untimed = [part for part, (log, _) in sources.items() if log.timestamp is None]
     if protocol.newest and 0 < len(untimed) < len(sources):
         raise DataError(f"{option('newest', True)}: times are in one log and not in the other ({untimed[0]} has none)")
-    from_files = all(isinstance(log, str | Path) for log in logs.values())
-    interactions, parts = _union({part: log for part, (log, _) in sources.items()}, mixed_ids=from_files)
+    interactions, parts = _union({part: log for part, (log, _) in sources.items()})
     origins = {part: origin for part, (_, origin) in sources.items()}
     changed = reading.model_dump(exclude_defaults=True)
     recipe = SplitRecipe(source={"name": name, "parts": origins}, reading=changed, protocol=protocol, seed=seed)
     return Split.make(interactions, recipe, parts)
 
 
-def _union(logs: dict[str, Interactions], mixed_ids: bool) -> tuple[Interactions, Parts]:
+def _union(logs: dict[str, Interactions]) -> tuple[Interactions, Parts]:
     """Merge the logs of the parts; also return [n] the first part of each pair, whose count and times are kept.
 
-    mixed_ids: whether ids may be integers in one file and strings in another; then all of them become strings
+    Ids that are integers in one part and strings in another become strings in all.
     """
     for side in SIDES:
         integers = {part for part, log in logs.items() if getattr(log, f"{side}_ids").are_integers}
         if 0 < len(integers) < len(logs):
-            if not mixed_ids:
-                raise DataError(f"the {side} ids are integers in one part and strings in another. Use one type in all")
             logs = {part: log.with_text_ids(side) if part in integers else log for part, log in logs.items()}
     merged, pair = merge(list(logs.values()))
     first = np.unique(pair, return_index=True)[1]  # logs are in the order of the parts

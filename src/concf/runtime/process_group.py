@@ -97,10 +97,6 @@ class ProcessGroup:
             dist.all_to_all_single(parts, rows.contiguous(), received, sent)
         return parts
 
-    def broadcast_flag(self, flag: bool) -> bool:
-        """Flag of the main process, on every rank."""
-        return self.any(flag and self.is_main)
-
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
         value = torch.tensor(int(flag))

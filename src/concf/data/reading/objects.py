@@ -40,14 +40,7 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
         return log
     if not hasattr(log, "__arrow_c_stream__"):
         raise DataError(f"cannot read interactions from {type(log).__name__}; {EXPECTED}")
-    searched = type(log).__module__.partition(".")[0] in ("polars", "pandas")
-    columns = getattr(log, "columns", ()) if searched else ()
-    uuids = [name for name in columns if isinstance(next(iter(log[name]), None), UUID)]
-    if not uuids:
-        return pl.DataFrame(log)
-    text = {str(name): pl.Series(_checked_ids(log[name].to_list()), dtype=pl.String) for name in uuids}
-    others = log.drop(uuids) if isinstance(log, pl.DataFrame) else log.drop(columns=uuids)
-    return pl.DataFrame(others).with_columns(**text)  # not every version of Arrow knows UUIDs
+    return pl.DataFrame(log)
 
 
 def _of_rows(rows: list[Any]) -> pl.DataFrame:
