@@ -10,11 +10,13 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from torch import Tensor
 
 import concf
-from concf.consensus.consensus import consistency_by_rank
-from concf.evaluation.complementarity import chr_of_each, hits_of, per_map
+from concf.consensus.consensus import consistency, ranks_over_time
+from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
+from concf.evaluation.metrics import hits
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
 
@@ -37,17 +39,27 @@ changes = {
     "consensus": {"weight": 0, "every": 2, "window": RANKINGS, "top_k": DEPTH},
     "training": {"epochs": EPOCHS, "patience": None},
 }
-bins: dict[str, dict[str, list[float | None]]] = {}
+bins: dict[str, dict[str, list[float]]] = {}
+users = torch.from_numpy(data.evaluated)
+
+
+def mean(values: np.ndarray, cells: np.ndarray, begin: int) -> float:
+    """Mean of the values [users, ranks] in ten ranks, over the cells of a kind."""
+    ranks = slice(begin, begin + 10)
+    return float(values[:, ranks][cells[:, ranks]].sum() / max(cells[:, ranks].sum(), 1))
 
 
 def watch(epoch: int, trainer: Trainer, _: dict[str, Tensor]) -> None:
     """At the last ranking: the mean consistency of right and wrong predictions, by rank."""
     if epoch == EPOCHS - 2:
         for head, name in enumerate(trainer.names):
-            window = [rankings[head] for rankings in trainer.consensus.queue]
-            bins[name] = consistency_by_rank(
-                window[-1], window, data.test, data.valid, data.evaluated, depth=DEPTH, bins=4
-            )
+            window = [rankings[head].cpu()[users] for rankings in trainer.consensus.queue]
+            top = window[-1][:, :DEPTH]
+            values = consistency(ranks_over_time(top.long(), window, data.interactions.n_items), 10.0).numpy()
+            listed = top.numpy()
+            test, valid = (hits(listed, part[users.numpy()]) for part in (data.test, data.valid))
+            kinds = {"correct": test, "incorrect": (listed >= 0) & ~test & ~valid}
+            bins[name] = {kind: [mean(values, cells, k) for k in range(0, DEPTH, 10)] for kind, cells in kinds.items()}
 
 
 run = train_reference(data, concf.ReferenceSettings().changed(changes), parts=Parts(watch_rankings=watch))
@@ -59,8 +71,8 @@ run = train_reference(data, concf.ReferenceSettings().changed(changes), parts=Pa
 
 # %%
 evaluations = {name: concf.evaluate(run.recommender(name), data, at=20) for name in OBJECTIVES}
-hits = {name: hits_of(evaluation, data, n=20) for name, evaluation in evaluations.items()}
-per = per_map(hits)
+found = {name: hits_of(evaluation, data, n=20) for name, evaluation in evaluations.items()}
+per = per_map(found)
 shown = np.array([[per[x][y] for y in OBJECTIVES] for x in OBJECTIVES])
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), width_ratios=[1, 1.15])
@@ -82,7 +94,7 @@ right.grid(False)
 right.set_title("PER: hits that the other misses")
 plt.show()
 
-missed = {OBJECTIVES[name]: round(share, 2) for name, share in chr_of_each(hits).items()}
+missed = {OBJECTIVES[name]: round(complementary_hit_ratio(each, found.values()), 2) for name, each in found.items()}
 print(f"Of all that any of the five hits, each misses (CHR, Eq. 7): {missed}")
 
 # %% [markdown]
@@ -94,7 +106,7 @@ print(f"Of all that any of the five hits, each misses (CHR, Eq. 7): {missed}")
 # %%
 fig, ax = plt.subplots(figsize=(6.4, 2.8))
 for kind, colour, shift in (("correct", "#0072B2", -0.2), ("incorrect", "#bbbbbb", 0.2)):
-    means = [np.mean([bins[name][kind][k] or 0.0 for name in OBJECTIVES]) for k in range(4)]
+    means = [np.mean([bins[name][kind][k] for name in OBJECTIVES]) for k in range(4)]
     ax.bar_label(ax.bar(np.arange(4) + shift, means, 0.4, color=colour, label=kind), fmt="%.2f", fontsize=8)
 ax.set_xticks(range(4), [f"{10 * k + 1} to {10 * k + 10}" for k in range(4)])
 ax.set_xlabel("rank")

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus, consistency_by_rank
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
 from concf.data.split import Split
-from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
+from concf.evaluation.complementarity import Pairs, complementary_hit_ratio, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import Factors, ListFunction
@@ -28,6 +28,7 @@ from concf.reference.trainer import Parts, Trainer
 from concf.runs.run import Best, Run
 from concf.runtime.provenance import provenance
 from reproduction.ablations import ABLATIONS
+from reproduction.consistency import consistency_by_rank
 from reproduction.controls import tuned
 from reproduction.plan import Cell, choose_reference
 from reproduction.sensitivity import StartsFrom, best_als
@@ -124,7 +125,7 @@ def _trained(setup: _Setup, **parts: Any) -> dict[str, Any]:
 
 def _complementarity(hits: dict[str, Pairs]) -> dict[str, Any]:
     """PER and CHR of each among all of them (Eq. 6, 7)."""
-    return {"per": per_map(hits), "chr": chr_of_each(hits)}
+    return {"per": per_map(hits), "chr": {y: complementary_hit_ratio(hits[y], hits.values()) for y in hits}}
 
 
 def _statistics(setup: _Setup) -> dict[str, Any]:

@@ -28,11 +28,8 @@ CASES = DEFAULT, EVERYTHING, UNEVEN
 @cache
 def disliking() -> Split:
     """A log whose rows have counts, and of which every seventh is a dislike."""
-    log = LOG.draw(1).with_row_index("row")
-    return prepare(
-        log.filter(pl.col("row") % 7 > 0).drop("row"), protocol="random",
-        dislikes=log.filter(pl.col("row") % 7 == 0).select("user_id", "item_id"),
-    )  # fmt: skip
+    log = LOG.draw(1).with_columns(rating=pl.int_range(pl.len()) % 7)
+    return prepare(log, protocol="random", dislike_below=1)
 
 
 @cache

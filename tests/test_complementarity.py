@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from math import exp
 from statistics import fmean, pstdev
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,20 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from concf.consensus import consensus as module
-from concf.consensus.consensus import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.evaluation.complementarity import (
-    chr_of_each,
-    complementary_hit_ratio,
-    hit_pairs,
-    hits_of,
-    per_map,
-    union,
-)
-from concf.evaluation.evaluate import evaluate
+from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map, union
+from concf.evaluation.evaluate import Evaluation, evaluate
+from reproduction import consistency as module
+from reproduction.consistency import consistency_by_rank
 from reproduction.user_level import quantiles, user_level
 
 USERS, ITEMS = 6, 11
@@ -61,10 +55,10 @@ def matrix(pairs, n_users=USERS, n_items=ITEMS):
 
 @st.composite
 def lists_of_users(draw):
-    """Some of the users, in any order, and a list [e, N] of each that may end early."""
+    """Some of the users, in any order, and a list [e, N + 2] of each that may end early."""
     users = draw(st.lists(st.integers(0, USERS - 1), unique=True))
     width = draw(st.integers(1, ITEMS))
-    lists = np.full((len(users), width), -1, np.int32)
+    lists = np.full((len(users), ITEMS + 2), -1, np.int32)
     for row in lists:
         items = draw(st.permutations(range(ITEMS)))[: draw(st.integers(0, width))]
         row[: len(items)] = items
@@ -72,7 +66,7 @@ def lists_of_users(draw):
 
 
 @given(lists_of_users(), known_pairs, st.integers(1, ITEMS + 2))
-def test_hit_pairs_are_the_held_out_items_in_the_first_places(drawn, held_out, n: int) -> None:
+def test_hits_are_the_held_out_items_in_the_first_places(drawn, held_out, n: int) -> None:
     lists, users = drawn
     expected = {
         (user, item)
@@ -80,7 +74,8 @@ def test_hit_pairs_are_the_held_out_items_in_the_first_places(drawn, held_out, n
         for item in row[:n]
         if (user, item) in held_out
     }
-    pairs = hit_pairs(lists, users, matrix(held_out), n)
+    evaluation = Evaluation(users, lists, {}, {}, np.ones(len(users)))
+    pairs = hits_of(evaluation, SimpleNamespace(test=matrix(held_out)), n)  # type: ignore[arg-type]
     assert pairs.dtype == np.int64
     assert pairs.tolist() == packed(expected).tolist()
 
@@ -104,7 +99,8 @@ def test_ratios_are_those_of_sets(models) -> None:
     sets = named(models)
     assert union(arrays.values()).tolist() == packed(set().union(*models)).tolist()
     assert per_map(arrays) == {x: {y: share(sets[x] - sets[y], sets[x]) for y in sets} for x in sets}
-    assert chr_of_each(arrays) == {y: literal_chr(sets[y], models) for y in sets}
+    missed = {y: complementary_hit_ratio(arrays[y], arrays.values()) for y in arrays}
+    assert missed == {y: literal_chr(sets[y], models) for y in sets}
 
 
 @given(models_of_pairs, known_pairs)

@@ -106,7 +106,7 @@ def test_the_sample_size_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_update_samples_as_many() -> None:
-    new = update(few(), LOG.draw(2), older=True, device="cpu")
+    new = update(few(), LOG.draw(2), device="cpu")
     assert new.consensus_users == len(consensus_users(new)) == SAMPLED
 
 

@@ -68,15 +68,6 @@ def test_rows_below_the_bound_are_dislikes_of_known_users_and_items(tmp_path: Pa
     assert (none.dislikes, "dislikes" in none.statistics()) == (None, False)
 
 
-def test_a_log_of_dislikes_takes_its_pairs_out_of_the_interactions() -> None:
-    listed, log = pl.DataFrame({"user_id": [3, 3, 9999], "item_id": [7, 11, 7]}), LOG.draw(1)
-    split = prepare(log, protocol="random", dislikes=listed)
-    assert named(split.interactions) == {(3, 7), (3, 11)}
-    assert liked(split.interactions) == liked(prepare(log, protocol="random").interactions) - {(3, 7), (3, 11)}
-    with pytest.raises(DataError, match="no dislike has a user"):
-        prepare(log, protocol="random", dislikes=listed[2:])
-
-
 @cache
 def rated(**options: Any) -> Split:
     return prepare(RATED, protocol="random", dislike_below=2, **options)

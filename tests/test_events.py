@@ -21,7 +21,6 @@ from concf.data.prepare import prepare, write_parts
 from concf.data.reading.read import read
 from concf.data.split import Split
 from concf.data.weights import LEAST, Weighting
-from concf.errors import ConfigError
 from concf.models import choose_settings
 
 Events = list[tuple[int, int, int]]
@@ -148,17 +147,13 @@ def test_a_repeat_after_the_cut_is_not_read(protocol: str, parts: list[str]) -> 
     np.testing.assert_allclose(first, np.maximum(weight / weight.mean(), LEAST), rtol=1e-5)
 
 
-def test_what_is_forgotten_depends_on_the_last_event_or_on_the_first() -> None:
+def test_what_is_forgotten_depends_on_the_last_event() -> None:
     old, since = prepare(repeating(2), protocol="random"), NOW - 150 * DAY
     new = repeating(3, n=200)
     before = pairs_of(old.interactions)
-    for age, at in (("first", 1), ("last", 2)):
-        options: dict[str, Any] = {"drop_before": since, "age": age, "older": True}
-        found = pairs_of(join(old, new, learned=("train", "valid"), **options).split.interactions)
-        kept = {pair for pair, row in before.items() if row[at] >= since}
-        assert found.keys() == kept | {pair for pair, row in pairs_of(read(new)).items() if row[at] >= since}
-    with pytest.raises(ConfigError, match="choose first or last"):
-        join(old, new, learned=("train", "valid"), drop_before=since, age="newest", older=True)  # type: ignore[arg-type]
+    found = pairs_of(join(old, new, learned=("train", "valid"), drop_before=since).split.interactions)
+    kept = {pair for pair, row in before.items() if row[2] >= since}
+    assert found.keys() == kept | {pair for pair, row in pairs_of(read(new)).items() if row[2] >= since}
 
 
 def test_the_option_is_the_setting() -> None:

@@ -75,7 +75,7 @@ def test_updates_and_combinations_are_checked_too(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Model, "__init__", lambda *_, **__: pytest.fail("a model was allocated"))
     set_free(monkeypatch, 1000)
     calls: list[Callable[[], object]] = [
-        lambda: update(run, LOG.draw(2), device="cpu", older=True),
+        lambda: update(run, LOG.draw(2), device="cpu"),
         lambda: combine(data(), {"mine": vectors}, settings=SMALL, device="cpu"),
     ]
     for call in calls:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from math import floor
 from pathlib import Path
@@ -36,7 +35,7 @@ def test_another_seed_is_another_split(protocol: str) -> None:
 
 
 def test_every_pair_is_held_out_equally_often() -> None:
-    data = read((np.repeat(np.arange(50), 10), np.tile(np.arange(10), 50)))
+    data = read([(user, item) for user in range(50) for item in range(10)])
     protocol = prepare(LOG, protocol="random").recipe.protocol
     times = np.mean([protocol.assign(data, seed) == TEST for seed in range(200)], axis=0)
     assert times.mean() == pytest.approx(0.2)
@@ -85,8 +84,8 @@ def test_new_items_train_nowhere_and_are_the_only_candidates() -> None:
 
 
 def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
-    train = ([1, 1, 2, 2, 3, 3], ["a", "b", "a", "c", "b", "e"])
-    split = prepare(train, protocol="given", valid=([1, 2], ["c", "b"]), test=([1, 1, 1, 2], ["a", "d", "e", "b"]))
+    train = [(1, "a"), (1, "b"), (2, "a"), (2, "c"), (3, "b"), (3, "e")]
+    split = prepare(train, protocol="given", valid=[(1, "c"), (2, "b")], test=[(1, "a"), (1, "d"), (1, "e"), (2, "b")])
     parts = by_pair(split)
     assert parts[(1, "a")] == TRAIN  # also in test
     assert parts[(1, "c")] == VALID
@@ -97,17 +96,13 @@ def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
         split.with_seed(1)
 
 
-def columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    return [user for user, _ in pairs], [item for _, item in pairs]
-
-
 @given(
     st.dictionaries(st.tuples(st.integers(0, 6), st.integers(0, 12)), st.sampled_from([TRAIN, TEST]), min_size=1),
     st.sampled_from([0.05, 0.1, 0.29, 0.5, 0.95, 1 - 1e-12]),
     st.integers(0, 3),
 )
 def test_a_validation_share_keeps_its_laws(files: dict[tuple[int, int], int], share: float, seed: int) -> None:
-    data = read(columns(sorted(files)))
+    data = read(sorted(files))
     protocol = Given(valid=share)
     parts = protocol.assign(data, seed, np.array([files[pair] for pair in sorted(files)], np.uint8))
     assert protocol.evaluable(data, parts) is parts
@@ -140,7 +135,7 @@ def test_with_newest_exactly_the_newest_are_held_out(
         times |= {(100 + item, item): 0, (100 + item, (item + 1) % 13): 1}
     pairs = sorted(times)
     files = np.full(len(pairs), TRAIN, np.uint8)
-    users, items = columns(pairs)
+    users, items = zip(*pairs, strict=True)
     log = pl.DataFrame({"user_id": users, "item_id": items, "timestamp": [times[pair] for pair in pairs]})
     data, timeless = read(log), read(log.with_columns(timestamp=1))
     parts = Given(valid=share, newest=True).assign(data, seed, files)
@@ -171,13 +166,13 @@ def test_the_newest_of_lines_in_order_of_time(tmp_path: Path) -> None:
 NONSENSE: list[tuple[Any, dict[str, Any], str]] = [
     (LOG, {"protocol": "random", "valid": 0.6, "test": 0.6}, "train"), (LOG, {"protocol": "magic"}, "magic"),
     (LOG, {"protocol": "random", "last": 3}, "last="), (LOG, {"protocol": "random", "newest": True}, "newest="),
-    (([1], [2]), {"protocol": "given", "valid": (["x"], [2]), "test": ([1], [3])}, "integers"),
+    ([(1, 2)], {"protocol": "given", "valid": [("x", 2)], "test": [(1, 3)]}, "no user"),
     (LOG, {"ordered": True}, "ordered"), (LOG, {"ordered": True, "protocol": "time"}, "times"),
     (LOG, {"protocol": "given", "valid": LOG, "test": LOG, "newest": True}, "valid"),
     (LOG, {"protocol": "given", "valid": 0.1, "test": LOG.drop("timestamp"), "newest": True}, "times"),
     (LOG, {"protocol": "given", "valid": 0.1}, "test="),
-    (([1, 2], [5, 5]), {"protocol": "given", "valid": 0.1, "test": ([1], [6])}, "no user"),
-    (([1, 1, 2, 2], [5, 6, 5, 6]), {"protocol": "given", "valid": 0.1, "test": ([1], [6])}, "no user"),
+    ([(1, 5), (2, 5)], {"protocol": "given", "valid": 0.1, "test": [(1, 6)]}, "no user"),
+    ([(1, 5), (1, 6), (2, 5), (2, 6)], {"protocol": "given", "valid": 0.1, "test": [(1, 6)]}, "no user"),
     *((LOG, {"protocol": "given", "valid": share, "test": LOG}, "valid") for share in (0, 1, -0.1, float("nan"))),
 ]  # fmt: skip
 
@@ -201,7 +196,7 @@ def test_pairs_that_are_not_evaluated_are_written_and_are_one_part_of_the_hash(t
 def test_what_cannot_be_evaluated_equals_its_literal_definition(log: list[tuple[int, int, int]]) -> None:
     given_part = {(user, item): part for user, item, part in log}
     users, items = zip(*sorted(given_part), strict=True)
-    data: Interactions = read((np.array(users), np.array(items)))
+    data: Interactions = read(list(zip(users, items, strict=True)))
     parts = np.array([given_part[pair] for pair in sorted(given_part)], np.uint8)
     for both in (False, True):
         warm = set()

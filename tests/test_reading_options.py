@@ -63,7 +63,7 @@ def as_words(options: dict[str, Any]) -> list[str]:
 def test_one_set_of_options_everywhere() -> None:
     names = list(LogOptions.__annotations__)
     assert names == list(OPTIONS)
-    records = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"}
+    records = {*Reading.model_fields, *Filter.model_fields, "protocol"}
     records |= {name for kind in PROTOCOLS.values() for name in kind.model_fields}
     records -= {"name", "before_test"}  # which follow from the protocol
     assert set(names) == records

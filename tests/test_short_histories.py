@@ -48,7 +48,7 @@ def test_a_user_holds_out_at_least_so_many_where_that_leaves_something(
     if valid + test >= 1:
         return
     protocol = Random(valid=valid, test=test, at_least=least)
-    data = read((np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])))
+    data = read([(user, item) for user, size in enumerate(sizes) for item in range(size)])
     found = [held_out(data, protocol, part) for part in (VALID, TEST, TRAIN)]
     for size, n_valid, n_test, n_train in zip(sizes, *found, strict=True):
         floors = [int(np.floor(share * size + 1e-9)) for share in (valid, test)]

@@ -86,15 +86,15 @@ def data_statistics(
 ) -> None:
     """Count users, items, interactions and density of a log, before and after a filter or a protocol.
 
-    Also shown: the columns that are read, the range of the times, events per week, the share of users and items that
-    are new in the newest tenth of the log.
+    Also shown: the columns that are read and the range of the times.
 
     `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
     """
     from concf.data.catalogue import CATALOGUE
-    from concf.data.prepare import filter_of, read_log, reading_of
+    from concf.data.prepare import filter_of, read_source, reading_of
     from concf.data.prepare import prepare as prepare_data
-    from concf.data.statistics import columns_of, describe
+    from concf.data.reading.read import columns_of
+    from concf.data.reading.times import moment
 
     report, title, counts = dict[str, Any](), "", dict[str, int]()
     if SPLITTING & log.keys():
@@ -104,7 +104,7 @@ def data_statistics(
         logs = [(recipe.filters, interactions)]
         report = {"split": counts | {"hash": split.hash}}
     else:
-        interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
+        interactions, origin = read_source(source, reading_of(log))
         own = filter_of(log)
         logs = [((), interactions), *([((own,), own.apply(interactions))] if own else [])]
     rows: list[dict[str, Any]] = [
@@ -112,23 +112,17 @@ def data_statistics(
         for filters, left in logs
     ]
     columns = {} if origin["name"] in (*CATALOGUE, "demo") else columns_of(source, reading_of(log))
-    details = describe(interactions)
+    first, last = interactions.timestamp, interactions.last
+    times = [] if first is None or last is None else [moment(first.min()), moment(last.max())]
     if as_json:
-        typer.echo(json.dumps({"source": origin, "statistics": rows, "columns": columns, "log": details} | report))
+        typer.echo(json.dumps({"source": origin, "statistics": rows, "columns": columns, "time_range": times} | report))
         return
     figures = ("users", "items", "interactions", "events")
     table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
     print_table([*figures, "density", "filter"], table, title=f"{origin['name']}{title}")
     print_values({name: counts[name] for name in PARTS if name in counts})
-    print_values(_in_words(columns, details))
-
-
-def _in_words(columns: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:
-    """Columns and details of a log, as lines to print."""
-    lines = {"columns": ", ".join(f"{role} = {column}" for role, column in columns.items())} if columns else {}
-    fresh = "{:.1%} (first seen in the newest tenth of the log)".format
-    forms = {"time_range": " to ".join, "events_per_week": "{:,.1f}".format}
-    return lines | {name: forms.get(name, fresh)(value) for name, value in details.items()}
+    words = {"columns": ", ".join(f"{role} = {column}" for role, column in columns.items())}
+    print_values({name: text for name, text in (words | {"time_range": " to ".join(times)}).items() if text})
 
 
 @app.command("write")

@@ -30,7 +30,6 @@ OPTIONS = {
     "rating": Option(str, "Column of an explicit rating (`none`: leave it out).", DATA),
     "min_rating": Option(float, "Rows rated lower are not interactions.", DATA),
     "dislike_below": Option(float, "Rows rated lower are dislikes, which are never recommended.", DATA),
-    "dislikes": Option(str, "A file of dislikes, a user and an item each.", DATA),
     "count": Option(str, "Column of the number of events, or of weights (`none`: leave it out).", DATA),
     "timestamp": Option(str, "Column of the time (`none`: leave it out).", DATA),
     "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", DATA),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
 SHOWN = ("user", "item", "timestamp", "count", "min_rating", "min_user", "min_item", "protocol", "valid", "test")
-UPDATE = [name for name in READING if name != "dislikes"]
 BESIDE = {"voters": "Voters without vectors", "fusions": "Plain fusions, on a sample of users"}
 
 
@@ -70,7 +69,7 @@ def train(
 
     with _resumable(out), joined() as group:
         again = group.any(restarted())
-        resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
+        resume = group.any(group.is_main and (resume or (again and home.begun)))  # the same command, after a failure
         if again and group.is_main:
             typer.echo("concf: a process failed, all are started again", err=True)
         words = [f"budget={budget}"] * (budget is not None) + ["refit=everything"] * final
@@ -84,7 +83,7 @@ def train(
         _report(run, out, as_json)
 
 
-@reads_a_log(UPDATE, format="as the first log")
+@reads_a_log(READING, format="as the first log")
 def update(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run; it stays as it is.")],
     new: Annotated[str, typer.Argument(metavar="NEW_LOG", help="What came since: a file, or a quoted glob.")],
@@ -94,9 +93,7 @@ def update(
     rerank: Annotated[Literal["refit", "carry"], typer.Option(help="The re-ranker's weights: fitted to the new pairs, or as before, which is faster.")] = "refit",
     refresh: Annotated[bool, typer.Option("--refresh", help="Train no voter: fold in users with new interactions, and renew trends, newest items, lists and the student.")] = False,
     final: Annotated[bool, typer.Option("--final", help="Learn from the test part too, from now on.")] = False,
-    drop_before: Annotated[str | None, typer.Option(metavar="DATE", help="Forget what is older: a date, or a time in the log's own unit.", show_default=False)] = None,
-    age: Annotated[Literal["first", "last"], typer.Option(help="With --drop-before: the event of a pair that tells how old it is.")] = "last",
-    older: Annotated[bool, typer.Option("--older", help="Add a log even if all of its rows are older than the newest that the run knows.")] = False,
+    drop_before: Annotated[str | None, typer.Option(metavar="DATE", help="Forget pairs whose last event is older: a date, or a time in the log's own unit.", show_default=False)] = None,
     min_item: Annotated[int, typer.Option(min=1, help="Leave out new items with fewer users.")] = 1,
     data: Annotated[Path | None, typer.Option(help="The data set of the run, if it has moved.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one")] = None,
@@ -118,7 +115,7 @@ def update(
     with _resumable(out):
         run = update_run(
             load_run(folder, data), new, out=out, hold=hold, rerank=rerank, refresh=refresh, final=final,
-            drop_before=drop_before, age=age, older=older, min_item=min_item, device=device, watch=Lines(), **log,
+            drop_before=drop_before, min_item=min_item, device=device, watch=Lines(), **log,
         )  # fmt: skip
     _report(run, out, as_json)
 

@@ -19,7 +19,7 @@ from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.consensus.consensus import CONSENSUS
 from concf.data.catalogue import CATALOGUE
-from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_log, reading_of
+from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_source, reading_of
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
 from concf.data.split import Split, SplitRecipe
@@ -127,7 +127,7 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
         raise ConfigError(f"{option('ordered', True)}: rolling cuts need times, and places in a line are none")
     if strange:
         raise ConfigError(f"{option(min(strange))}: rolling cuts have only {option('cuts')} and {option('test')}")
-    whole, origin = read_log(source, reading, options.get("dislikes"))
+    whole, origin = read_source(source, reading)
     if whole.timestamp is None:
         raise DataError(f"{origin['name']}: rolling cuts need times and the log has none. Set {option('timestamp')}")
     own_filter = filter_of(options if isinstance(source, str) and source in CATALOGUE else {"min_item": 5} | options)

@@ -11,21 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from torch import Tensor
-
-from concf.errors import ConfigError
-from concf.evaluation.metrics import hits
 
 CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # names of results: by R + C, and by R alone
 NOTHING = -1  # padding at the end of a list
 STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
 CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # of a table [users, items] that is held at a time ...
-RANKED_CELLS = 1 << 22  # of the tables [users, items] and [times, users, M] that are held at a time
 SMALLEST_BLOCK = 64  # ... but of no fewer users: each block costs hundreds of small operations
 
 
@@ -117,44 +110,6 @@ def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Ten
         ranks.append(table.gather(1, items.where(items != NOTHING, n_items)))
         table.scatter_(1, at, length)  # as it was, for the next list
     return torch.stack(ranks)
-
-
-def consistency_by_rank(
-    newest: Tensor, window: Sequence[Tensor], test: csr_array, valid: csr_array, users: NDArray[np.int64], *,
-    depth: int = 100, bins: int = 10, temperature: float = 10.0,
-) -> dict[str, list[float | None]]:  # fmt: skip
-    """The mean consistency C (Eq. 11) in equal bins of ranks: "correct" for test interactions, "incorrect" for others.
-
-    The mean of a bin is over all its cells (user, rank) of that kind, each counting once; None if there are none.
-    It is the paper's mean over users, then over the ranks of the bin, where every rank has as many cells of the kind;
-    where they differ, as the correct ones do, a rank weighs as much as it has cells.
-    newest: [users, M] the ranking of one head without training items, -1 where it is shorter
-    window: of [users, M], the rankings over which consistency is measured, the newest among them
-    test, valid: [users, items]; validation items are in the rankings and are of neither kind
-    users: [e] those who are evaluated; the others do not count
-    """
-    if bins < 1 or depth < bins or depth % bins:
-        raise ConfigError(f"{depth} ranks cannot be cut into {bins} equal bins; choose a divisor of {depth}")
-    if not window:
-        raise ConfigError("consistency is a deviation over time and needs rankings; the window has none")
-    n_items = test.shape[1]
-    size = max(1, RANKED_CELLS // max(n_items + 1, len(window) * window[0].shape[1]))
-    total, count = np.zeros((2, bins)), np.zeros((2, bins))
-    for begin in range(0, len(users), size):
-        block = users[begin : begin + size]
-        rows = torch.as_tensor(block, device=newest.device)
-        top = newest[rows, :depth].long()
-        ranks = ranks_over_time(top, [ranking[rows] for ranking in window], n_items)
-        values, items = consistency(ranks, temperature).cpu().numpy(), top.cpu().numpy()
-        correct = hits(items, test[block])
-        incorrect = (items != NOTHING) & ~correct & ~hits(items, valid[block])
-        for kind, of_kind in enumerate((correct, incorrect)):
-            at = np.nonzero(of_kind)[1] // (depth // bins)
-            total[kind] += np.bincount(at, values[of_kind], minlength=bins)
-            count[kind] += np.bincount(at, minlength=bins)
-    totals, counts = total.tolist(), count.tolist()
-    means = [[of / n if n else None for of, n in zip(*kind, strict=True)] for kind in zip(totals, counts, strict=True)]
-    return {"correct": means[0], "incorrect": means[1]}
 
 
 def _agree(

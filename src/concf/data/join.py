@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Joined(NamedTuple):
 
 def join(
     old: Split, source: Any, *, learned: Sequence[str], drop_before: When | None = None,
-    age: Literal["first", "last"] = "last", older: bool = False, min_item: int = 1, **options: Unpack[ReadingOptions],
+    min_item: int = 1, **options: Unpack[ReadingOptions],
 ) -> Joined:  # fmt: skip
     """Join a log to a data set.
 
@@ -42,9 +42,8 @@ def join(
     in the first log; by time, it assigns all pairs anew. No filter is applied again.
 
     learned:     the parts that a model was fitted to, whose pairs never become test pairs
-    drop_before: a date, or a time in the log's own unit: older pairs are forgotten, with users and items left with none
-    age:         the event of a pair that tells how old it is, its first or its last
-    older:       whether all pairs of a log may be older than the newest known one
+    drop_before: a date, or a time in the log's own unit: pairs whose last event is older are forgotten, with users and
+                 items left with none
     min_item:    new items with fewer users are left out
     options:     how to read the log, where it is not read as the first one was
     """
@@ -63,14 +62,12 @@ def join(
         note(f"{name}: the run knows none of its users and items. Are ids written as in the first log?")
     if known.last is not None and new.last is not None:
         newest, late = known.last.max(), int((new.last < known.last.max()).sum())
-        if late == len(new) and not older:
-            when = f"older than the newest that the run knows ({moment(newest)})"
-            raise DataError(f"{name}: all {late:,} pairs are {when}. To add late rows: {option('older', True)}")
         if late:
-            note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
+            when = f"older than the newest that the run knows ({moment(newest)})"
+            note(f"{name}: {late:,} of {len(new):,} pairs are {when}; they are added")
     kept = np.ones(len(known), bool)
     if drop_before is not None:
-        kept, recent = _since(drop_before, known, new, age, name)
+        kept, recent = _since(drop_before, known, new, name)
         new = new.keep(recent)
     rare = (known.item_ids.positions(new.item_ids) < 0) & (new.per_item() < min_item)
     if rare.all():
@@ -123,13 +120,10 @@ def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) 
 
 
 def _since(
-    when: When, known: Interactions, new: Interactions, age: str, name: str
+    when: When, known: Interactions, new: Interactions, name: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """([known pairs], [new pairs]) which are not older than a date, by their first or last event."""
-    asked = option("drop_before", when)
-    if age not in ("first", "last"):
-        raise ConfigError(f"{option('age', age)}: choose first or last")
-    known_times, new_times = ((log.last if age == "last" else log.timestamp) for log in (known, new))
+    """([known pairs], [new pairs]) which are not older than a date, by their last event."""
+    asked, known_times, new_times = option("drop_before", when), known.last, new.last
     if known_times is None or new_times is None:
         raise ConfigError(f"{asked}: the run's log has no times, so that nothing is older")
     since = in_unit_of(float(known_times.max()), when, asked)

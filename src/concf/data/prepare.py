@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
-from concf.data.interactions import SIDES, Dislikes, Filter, Interactions, merge
+from concf.data.interactions import SIDES, Filter, Interactions, merge
 from concf.data.parts import PARTS, TEST, Parts, origin
 from concf.data.protocols import PROTOCOLS, Given, LeaveLast, Protocol, TimeCut
 from concf.data.reading.read import read
@@ -37,7 +37,6 @@ class ReadingOptions(TypedDict, total=False):
     rating: str | None  # column of an explicit rating, used only with one of the bounds; "none": there is none
     min_rating: float | None  # rows rated lower are not interactions
     dislike_below: float | None  # rows rated lower are dislikes: never recommended, and observed zeros of ALS
-    dislikes: Any  # a log of dislikes, such as a file; they are no interactions, whatever the log itself says
     count: str | None  # column with the number of events, or the weight, of a row; "none": there is none
     timestamp: str | None  # column of the time; "none": there is none
     time_format: str | None  # of times in text, such as %d/%m/%Y; None: ISO 8601
@@ -89,7 +88,7 @@ def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
     """Return the protocol of that name with its settings; unknown options are refused."""
     if name not in PROTOCOLS:
         raise ConfigError(f"unknown protocol {name!r}; choose from {', '.join(PROTOCOLS)}")
-    others = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"} - {"before_test"}
+    others = {*Reading.model_fields, *Filter.model_fields, "protocol"} - {"before_test"}
     settings = {setting: value for setting, value in options.items() if setting not in others and value is not None}
     for setting in settings:
         owners = [owner for owner, protocol in PROTOCOLS.items() if setting in protocol.model_fields]
@@ -135,8 +134,8 @@ def prepare(
 ) -> Split:
     """Read a log, filter it, split it and, with `out`, save it.
 
-    source:   a file, a glob, a list of files, a catalogue name, `demo`, a frame, a matrix [users, items], a pair of
-              arrays, a list of tuples (user, item[, count][, time]) or histories {user: [items]}; see docs/data.md
+    source:   a file, a glob, a list of files, a catalogue name, `demo`, a frame, a matrix [users, items] or a list of
+              tuples (user, item[, count][, time]); see docs/data.md
     options:  see `LogOptions`. To read: user="member", min_rating=4, time_format="%d/%m/%Y"; to filter: min_item=5
               (default: none, or for a catalogue name that of its papers); to split: protocol="random" (default:
               "released"), valid=0.1, test=0.1, at_least=1; prepare("gowalla", protocol="given", valid=0.05) takes
@@ -190,7 +189,7 @@ def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
     if reading.ordered and name == "time":
         raise ConfigError(f"{option('ordered', True)}: protocol 'time' needs times. Choose leave-last")
     protocols = None if name == AUTO else [protocol_of(name, options)]
-    log, origin = read_log(source, reading, options.get("dislikes"))
+    log, origin = read_source(source, reading)
     protocols = protocols or _protocols(log, options, reading.ordered)
     changed = reading.model_dump(exclude_defaults=True)
     for protocol in protocols:
@@ -259,29 +258,10 @@ def _note_choice(log: Interactions, split: Split) -> None:
     note(f"protocol {protocol.name}, since {reason}: {how}; {users} ({option('protocol')} chooses another)")
 
 
-def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Interactions, dict[str, Any]]:
-    """Read a source, and remove the pairs of a log of dislikes from it."""
-    log, origin = read_source(source, reading)
-    if dislikes is None:
-        return log, origin
-    if reading.dislike_below is not None:
-        raise ConfigError(f"{option('dislikes')} and {option('dislike_below')}: choose one of them")
-    listed, listed_origin = read_source(dislikes, Reading(bad_times=reading.bad_times))
-    user = log.user_ids.positions(listed.user_ids)[listed.user].astype(np.int32)
-    item = log.item_ids.positions(listed.item_ids)[listed.item].astype(np.int32)
-    known = (user >= 0) & (item >= 0)
-    if not known.any():
-        raise DataError(f"{listed_origin['name']}: no dislike has a user and an item of the log. Are ids alike?")
-    found = Dislikes(user, item, None if log.timestamp is None else listed.timestamp).some(known)
-    disliked = found.user.astype(np.int64) * log.n_items + found.item
-    log = replace(log, dislikes=found).keep(~np.isin(log.cells, disliked))
-    return log, origin | {"dislikes": listed_origin}
-
-
 def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     """Read the logs of the parts, with shared ids; a pair that is in two of them stays in the earlier part."""
-    if filter_of(options) is not None or {"dislikes", "dislike_below"} & options.keys():
-        raise ConfigError(f"protocol 'given' takes no filters, {option('dislikes')} or {option('dislike_below')}")
+    if filter_of(options) is not None or "dislike_below" in options:
+        raise ConfigError(f"protocol 'given' takes no filters and no {option('dislike_below')}")
     reading, name, valid, test = reading_of(options), "given", options.get("valid"), options.get("test")
     share = valid if isinstance(valid, int | float) else None
     protocol = protocol_of("given", {**options, "valid": share, "test": None})
@@ -300,24 +280,21 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     untimed = [part for part, (log, _) in sources.items() if log.timestamp is None]
     if protocol.newest and 0 < len(untimed) < len(sources):
         raise DataError(f"{option('newest', True)}: times are in one log and not in the other ({untimed[0]} has none)")
-    from_files = all(isinstance(log, str | Path) for log in logs.values())
-    interactions, parts = _union({part: log for part, (log, _) in sources.items()}, mixed_ids=from_files)
+    interactions, parts = _union({part: log for part, (log, _) in sources.items()})
     origins = {part: origin for part, (_, origin) in sources.items()}
     changed = reading.model_dump(exclude_defaults=True)
     recipe = SplitRecipe(source={"name": name, "parts": origins}, reading=changed, protocol=protocol, seed=seed)
     return Split.make(interactions, recipe, parts)
 
 
-def _union(logs: dict[str, Interactions], mixed_ids: bool) -> tuple[Interactions, Parts]:
+def _union(logs: dict[str, Interactions]) -> tuple[Interactions, Parts]:
     """Merge the logs of the parts; also return [n] the first part of each pair, whose count and times are kept.
 
-    mixed_ids: whether ids may be integers in one file and strings in another; then all of them become strings
+    Ids that are integers in one part and strings in another become strings in all.
     """
     for side in SIDES:
         integers = {part for part, log in logs.items() if getattr(log, f"{side}_ids").are_integers}
         if 0 < len(integers) < len(logs):
-            if not mixed_ids:
-                raise DataError(f"the {side} ids are integers in one part and strings in another. Use one type in all")
             logs = {part: log.with_text_ids(side) if part in integers else log for part, log in logs.items()}
     merged, pair = merge(list(logs.values()))
     first = np.unique(pair, return_index=True)[1]  # logs are in the order of the parts

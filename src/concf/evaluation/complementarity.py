@@ -11,7 +11,6 @@ from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from concf.data.split import Split
 from concf.errors import ConfigError
@@ -21,22 +20,14 @@ from concf.evaluation.metrics import hits
 Pairs = NDArray[np.int64]  # [h] user * n_items + item, ascending, each once
 
 
-def hit_pairs(lists: NDArray[np.int32], users: NDArray[np.int64], held_out: csr_array, n: int = 50) -> Pairs:
-    """H_x (Eq. 6): the held-out interactions among the first n items of the lists; a list may be shorter.
-
-    lists: [e, N] of the users [e], -1 where a list is shorter; held_out: [users, items]
-    """
-    first = lists[:, :n]
-    row, column = np.nonzero(hits(first, held_out[users]))
-    return np.unique(users[row].astype(np.int64) * held_out.shape[1] + first[row, column])
-
-
 def hits_of(evaluation: Evaluation, split: Split, n: int = 50) -> Pairs:
-    """H_x of a model that was evaluated on the test part of the split, in lists of n items or more."""
+    """H_x (Eq. 6): the test pairs of the split among the first n items of a model's lists, of n items or more."""
     if evaluation.lists.shape[1] < n:
         found = evaluation.lists.shape[1]
         raise ConfigError(f"hits among the first {n} items need longer lists than {found}; evaluate at {n}")
-    return hit_pairs(evaluation.lists, evaluation.users, split.test, n)
+    first = evaluation.lists[:, :n]
+    row, column = np.nonzero(hits(first, split.test[evaluation.users]))
+    return np.unique(evaluation.users[row].astype(np.int64) * split.test.shape[1] + first[row, column])
 
 
 def union(models: Iterable[Pairs]) -> Pairs:
@@ -60,8 +51,3 @@ def complementary_hit_ratio(y: Pairs, models: Iterable[Pairs]) -> float:
     In the paper y is one of M; then it is the share of U that y misses.
     """
     return per(union(models), y)
-
-
-def chr_of_each(models: Mapping[str, Pairs]) -> dict[str, float]:
-    """y -> CHR(y; M) for every y of M."""
-    return {y: complementary_hit_ratio(models[y], models.values()) for y in models}

@@ -60,13 +60,13 @@ class ConCF(Recommender):
         self, data: Any, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None, **options: Unpack[LogOptions],
     ) -> Self:  # fmt: skip
-        """Learn from a frame, a file, a matrix, a list of tuples, a dictionary, a prepared folder or a `Split`.
+        """Learn from a frame, a file, a matrix, a list of tuples, a prepared folder or a `Split`.
 
             model.fit("ratings.csv", min_rating=4, protocol="leave-last", out="runs/mine")
-            model.fit({"alice": ["a", "b"], "bob": ["b", "c"]})
+            model.fit([("alice", "a"), ("alice", "b"), ("bob", "b"), ("bob", "c")])
 
         A frame is of polars, pandas, or any library with the Arrow PyCapsule interface; a matrix [users, items] is
-        sparse, its cells counts; two arrays are (users, items); a tuple is (user, item[, count][, time]).
+        sparse, its cells counts; a tuple is (user, item[, count][, time]).
         A log with times is split by time: its newest tenth for testing, the tenth before for validation, which chooses
         settings and epochs; without times, a tenth of each user's items for either (docs/time.md). An option that is
         None has the default of `concf train`. A prepared folder and a `Split` are split already: they take none.

@@ -65,7 +65,7 @@ def _all_epochs(run: ReferenceRun, trainer: Trainer, job: Job, parts: Parts) -> 
             record, last = _epoch(run, trainer, parts)
             job.record(run, record)
             run.finished = last
-            if run.finished or group.broadcast_flag(time.monotonic() - saved >= jobs.CHECKPOINT_SECONDS):
+            if run.finished or group.any(group.is_main and time.monotonic() - saved >= jobs.CHECKPOINT_SECONDS):
                 job.save(run, trainer)
                 saved = time.monotonic()
             job.tell(record)

@@ -80,9 +80,9 @@ class ProcessGroup:
 
     def join(self, part: Tensor) -> Tensor:
         """[all, ...] rows of all processes, in the order of the ranks; each may have any number."""
-        return self._gather(part, self.lengths(part)) if self.several else part
-
-    def _gather(self, part: Tensor, lengths: Sequence[int]) -> Tensor:
+        if not self.several:
+            return part
+        lengths = self.lengths(part)
         padded = part.new_zeros(max(lengths), *part.shape[1:])  # as long in every process
         padded[: len(part)] = part
         parts = [torch.empty_like(padded) for _ in lengths]
@@ -97,10 +97,6 @@ class ProcessGroup:
             dist.all_to_all_single(parts, rows.contiguous(), received, sent)
         return parts
 
-    def broadcast_flag(self, flag: bool) -> bool:
-        """Flag of the main process, on every rank."""
-        return self.any(flag and self.is_main)
-
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
         value = torch.tensor(int(flag))
@@ -111,15 +107,12 @@ class ProcessGroup:
         """Wait for all processes."""
         self.any(False)
 
-    def _all_gather(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self.size
-        with self._talking():
-            dist.all_gather_object(values, value)
-        return values
-
     def refuse_difference(self, values: Mapping[str, str]) -> None:
         """Check that the values are equal on all ranks."""
-        everyone = self._all_gather(dict(values)) if self.several else [values]
+        everyone: list[Any] = [values] * self.size
+        if self.several:
+            with self._talking():
+                dist.all_gather_object(everyone, dict(values))
         for rank, theirs in enumerate(everyone):
             for name in (name for name in theirs if theirs[name] != everyone[0][name]):
                 advice = "Start all with the same command, version and data, on machines of one kind"

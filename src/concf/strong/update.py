@@ -26,9 +26,7 @@ from concf.strong.update_stages import Update, UpdateSettings
 class UpdateOptions(ReadingOptions, total=False):
     """How to read the newer log, how to join it to the log of the run, and how to learn from it."""
 
-    drop_before: When | None  # forget older pairs: a date, or a time in the log's own unit
-    age: Literal["first", "last"]  # with drop_before: the event of a pair that tells how old it is
-    older: bool  # add a log even if all of its pairs are older than the newest that the run knows
+    drop_before: When | None  # forget pairs whose last event is older: a date, or a time in the log's own unit
     min_item: int  # leave out new items with fewer users
     hold: float  # how far known users and items are held where they were: 0 (default) not at all, 1: they do not move
     rerank: Literal["refit", "carry"]  # the re-ranker's weights: fitted to the new pairs (default), or as before

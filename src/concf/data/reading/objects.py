@@ -1,8 +1,7 @@
-"""Scan Python objects as logs: frames, matrices, arrays, rows and histories."""
+"""Scan Python objects as logs: frames, matrices and rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 from uuid import UUID
@@ -11,8 +10,7 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
-from concf.data.reading.scan import ID_ROLES, ROW, Reading, Table, choose_columns, table_of
-from concf.data.reading.sniff import KNOWN_NAMES, ROLES
+from concf.data.reading.scan import ROW, Reading, Table, choose_columns, table_of
 from concf.errors import DataError
 
 ROW_COLUMNS = ("user_id", "item_id", "count", "timestamp")
@@ -20,7 +18,7 @@ LIKE_A_TIME = 1e8  # seconds since 1970 are larger since 1973; no weight is
 TUPLE = "(user, item[, count][, time])"
 EXPECTED = (
     "expected a file, a catalogue name, a frame (polars, pandas, Arrow PyCapsule), a scipy sparse matrix "
-    f"[users, items], a pair of arrays (users, items), a list of tuples {TUPLE} or a dictionary {{user: [items]}}"
+    f"[users, items] or a list of tuples {TUPLE}"
 )
 
 
@@ -36,28 +34,13 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
         cells = log.tocoo()
         columns = (*cells.coords, np.asarray(cells.data, np.float64))
         return pl.DataFrame(dict(zip(ROW_COLUMNS, columns, strict=False))).filter(pl.col("count") != 0)
-    if isinstance(log, tuple):
-        if len(log) != 2 or len(log[0]) != len(log[1]):
-            raise DataError("expected a pair of arrays of equal length, (users, items)")
-        arrays = [np.asarray(side) for side in log]
-        users, items = (_checked_ids(array.tolist()) if array.dtype == object else array for array in arrays)
-        return pl.DataFrame({"user_id": users, "item_id": items}, strict=False)
     if isinstance(log, list):
         return _of_rows(log)
-    if isinstance(log, Mapping):
-        return _of_histories(log)
     if isinstance(log, pl.LazyFrame):
         return log
     if not hasattr(log, "__arrow_c_stream__"):
         raise DataError(f"cannot read interactions from {type(log).__name__}; {EXPECTED}")
-    searched = type(log).__module__.partition(".")[0] in ("polars", "pandas")
-    columns = getattr(log, "columns", ()) if searched else ()
-    uuids = [name for name in columns if isinstance(next(iter(log[name]), None), UUID)]
-    if not uuids:
-        return pl.DataFrame(log)
-    text = {str(name): pl.Series(_checked_ids(log[name].to_list()), dtype=pl.String) for name in uuids}
-    others = log.drop(uuids) if isinstance(log, pl.DataFrame) else log.drop(columns=uuids)
-    return pl.DataFrame(others).with_columns(**text)  # not every version of Arrow knows UUIDs
+    return pl.DataFrame(log)
 
 
 def _of_rows(rows: list[Any]) -> pl.DataFrame:
@@ -78,22 +61,6 @@ def _of_rows(rows: list[Any]) -> pl.DataFrame:
     elif length == 3 and all(isinstance(each, int | float) and each >= LIKE_A_TIME for each in columns[2]):
         raise DataError(f"the third values ({columns[2][0]} ...) look like times. Give (user, item, 1, time)")
     return pl.DataFrame(dict(zip(names, [*map(_checked_ids, columns[:2]), *columns[2:]], strict=True)), strict=False)
-
-
-def _of_histories(histories: Mapping[Any, Any]) -> pl.DataFrame:
-    """Convert {user: [items]} to rows."""
-    lowered = {str(name).lower() for name in histories}
-    if histories and (lowered <= KNOWN_NAMES or all(lowered & set(ROLES[role]) for role in ID_ROLES)):
-        raise DataError(f"expected {{user: [items]}}; {list(histories)[:4]} look like columns. Make it a frame")
-    users, items = list[Any](), list[Any]()
-    for user, history in histories.items():
-        if isinstance(history, str | bytes | Mapping) or not hasattr(history, "__iter__"):
-            raise DataError(f"the history of {user!r} is {str(history)[:60]!r}; expected a list of items")
-        items.extend(history)
-        users += [user] * (len(items) - len(users))
-    if not items:
-        raise DataError("the dictionary has no items; expected {user: [items]}")
-    return pl.DataFrame({"user_id": _checked_ids(users), "item_id": _checked_ids(items)}, strict=False)
 
 
 def _checked_ids(ids: list[Any]) -> list[Any]:

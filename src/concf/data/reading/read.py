@@ -32,7 +32,7 @@ NEAR_1970 = 30 * DAY  # times that are as near to 0 are hardly times
 
 
 def read(log: Any, reading: Reading | None = None) -> Interactions:
-    """Read the interactions of a file, of many (a glob, a list), of a frame, a matrix, arrays, tuples or histories.
+    """Read the interactions of a file, of many (a glob, a list), of a frame, a matrix or tuples.
 
     Polars' streaming engine reads files twice, for the ids and the checks and then for the pairs, so that the rows are
     never in memory all at once.
@@ -50,6 +50,12 @@ def read(log: Any, reading: Reading | None = None) -> Interactions:
             return _interactions(scan_files(paths, reading), reading)
         except UNREADABLE as error:
             raise unreadable(paths, reading, error) from error
+
+
+def columns_of(log: Any, reading: Reading | None = None) -> dict[str, str]:
+    """{role: column} of a file, the first of many, or an object."""
+    files, reading = files_of(log), reading or Reading()
+    return (scan_object(log, reading) if files is None else scan_files(files, reading)[0]).columns
 
 
 def _interactions(tables: list[Table], reading: Reading) -> Interactions:
