@@ -6,6 +6,7 @@ They train in one process and in memory: `train_reference(data, settings, parts=
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from concf.reference.head_losses import HeadLosses
 from concf.reference.heads import TableHead
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.trainer import Parts
-from reproduction.sensitivity import DecoupledDecay
+from reproduction.sensitivity import DecoupledDecay, KeepsShare
+from reproduction.variants import KEPT_SHARES
 
 
 class Selector(nn.Module):
@@ -161,4 +163,5 @@ ABLATIONS = {
     "ConCF-S": Parts(SelectedInstances), "ConCF-S, all heads taught": Parts(SelectedPairs),
     "AutoML": Parts(SelectedPairs), "PCL": PEERS, "PCL, CF-E by mean": PEERS,
     "CF-B, decoupled decay": Parts(DecoupledDecay),
+    **{name: Parts(trainer=partial(KeepsShare, share)) for name, share in KEPT_SHARES.items()},
 }  # fmt: skip

@@ -226,8 +226,9 @@ def _taught(setup: _Setup) -> dict[str, Any]:
     """CF-E alone as a student of T2, by how loudly it hears its teacher."""
     teachers, lists = _teachers(setup)
     rows = {"T2": setup.row(teachers, CONSENSUS)}
-    for name, word in LOUDER.items():
-        student = setup.train(setup.settings(word).single("multinomial"), teacher=lists)
+    for name, words in LOUDER.items():
+        parts = ABLATIONS.get(name, Parts())
+        student = setup.train(setup.settings(*words).single("multinomial"), teacher=lists, trainer=parts.trainer)
         rows[f"T2 > SingleCF, {name}"] = setup.row(student, "multinomial")
     return {"rows": rows, "best_head": teachers.best_head()}
 

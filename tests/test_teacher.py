@@ -164,6 +164,6 @@ def test_an_objective_several_times_starts_differently_each_time(kind: str, shar
 
 def test_a_window_of_all_rankings_warms_up_as_the_papers() -> None:
     whole, five = (ReferenceSettings().changed({"consensus": {"window": window}}) for window in (None, 5))
-    assert whole.consensus.first_consensus_epoch == five.consensus.first_consensus_epoch
-    with pytest.raises(ConfigError, match="set window"):
-        whole.changed({"consensus": {"window_moves": False}})
+    assert whole.first_consensus_epoch == five.first_consensus_epoch
+    with pytest.raises(ConfigError, match=r"set consensus\.window"):
+        whole.changed({"formulation": "released"})

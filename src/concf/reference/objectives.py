@@ -13,6 +13,7 @@ from torch import Tensor
 
 from concf.errors import ConfigError
 from concf.reference import losses
+from concf.reference.formulations import Formulation
 from concf.reference.heads import DotHead, Head, ItemTableHead, MetricHead, ProductHead, UserTableHead
 from concf.runtime.settings import Settings, named
 
@@ -46,33 +47,29 @@ class Objective:
 
 
 class LossSettings(Settings):
-    """Parameters of the objectives, where the paper and its released code differ or leave a choice."""
+    """Parameters of the objectives that the paper leaves open."""
 
     margin: float = Field(1.0, gt=0, description="margin of CF-B (cml)")
-    distance: Literal["squared", "plain"] = Field(
-        "squared", description="distance that CF-B trains on; in the consensus loss a squared one is scaled by 10"
-    )
-    error_scale: float = Field(1.0, gt=0, description="factor of CF-D's squared error; Eq. 4 has 1/2")
     likelihood: Literal["rows", "users", "mean"] = Field(
         "rows", description="CF-E: sum over the rows of a batch (Eq. 5), each by its length (users), or their mean"
     )
 
 
-OBJECTIVES: dict[str, Objective | Callable[[LossSettings], Objective]] = {  # name: loss, head, needs
+OBJECTIVES: dict[str, Objective | Callable[[LossSettings, Formulation], Objective]] = {  # name: loss, head, needs
     "bpr": Objective(losses.bpr, DotHead, "pairs"),
-    "cml": lambda chosen: Objective(
+    "cml": lambda chosen, form: Objective(
         partial(losses.cml, margin=chosen.margin), MetricHead, "pairs",
-        score=partial(distance_score, kind=chosen.distance),
-        consensus_score=partial(distance_score, kind=chosen.distance, scale=CONSENSUS_SCALE[chosen.distance]),
+        score=partial(distance_score, kind=form.distance),
+        consensus_score=partial(distance_score, kind=form.distance, scale=CONSENSUS_SCALE[form.distance]),
     ),
     "cross-entropy": Objective(losses.cross_entropy, ProductHead, "pairs"),
-    "squared-error": lambda chosen: Objective(
-        partial(losses.squared_error, scale=chosen.error_scale), ProductHead, "pairs"
+    "squared-error": lambda _, form: Objective(
+        partial(losses.squared_error, scale=form.error_scale), ProductHead, "pairs"
     ),
-    "multinomial": lambda chosen: Objective(
+    "multinomial": lambda chosen, _: Objective(
         partial(losses.multinomial, likelihood=chosen.likelihood), ItemTableHead, "items"
     ),
-    "multinomial-users": lambda chosen: Objective(
+    "multinomial-users": lambda chosen, _: Objective(
         partial(losses.multinomial, likelihood=chosen.likelihood), UserTableHead, "users", distilled=False
     ),
 }  # fmt: skip  # a row of yours: OBJECTIVES["hinge"] = Objective(...)
@@ -90,20 +87,22 @@ def minus_distance(scores: Tensor) -> Tensor:
     return -(-scores).clamp(min=1e-12).sqrt()
 
 
-def choose(names: tuple[str, ...], chosen: LossSettings | None = None) -> dict[str, Objective]:
+def choose(
+    names: tuple[str, ...], chosen: LossSettings | None = None, form: Formulation | None = None
+) -> dict[str, Objective]:
     """Map each head to its objective: a row of the table, or an `Objective` imported as `module:name`.
 
     `first=bpr`: a head named `first`; else it has the name of its objective.
     `multinomial#1`, `multinomial#2`: two heads of one objective that differ by their random initialisation.
     """
-    return {head: _objective(name, chosen or LossSettings()) for head, name in map(named, names)}
+    return {head: _objective(name, chosen or LossSettings(), form or Formulation()) for head, name in map(named, names)}
 
 
-def _objective(name: str, chosen: LossSettings) -> Objective:
+def _objective(name: str, chosen: LossSettings, form: Formulation) -> Objective:
     kind, again, start = name.partition("#")
     if kind in OBJECTIVES and bool(again) == bool(start):
         row = OBJECTIVES[kind]
-        return row if isinstance(row, Objective) else row(chosen)
+        return row if isinstance(row, Objective) else row(chosen, form)
     value = imported(name) if ":" in name else None
     if isinstance(value, Objective):
         return value

@@ -17,7 +17,7 @@ from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
 from concf.reference.model import Model
-from concf.reference.settings import ConsensusSettings
+from concf.reference.settings import ReferenceSettings
 
 
 class RankingConsensus:
@@ -29,10 +29,11 @@ class RankingConsensus:
     """
 
     def __init__(
-        self, data: Split, settings: ConsensusSettings, seed: int, model: Model, validation: Validation,
+        self, data: Split, settings: ReferenceSettings, model: Model, validation: Validation,
         teacher: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, validation.group
+        self.data, self.model, self.group = data, model, validation.group
+        self.settings, self.form = settings.consensus, settings.form
         self.heads, self.device = model.names, model.user.device
         self.several = len(self.heads) > 1
         self.users = self.group.share(data.train.shape[0])  # local users
@@ -42,13 +43,13 @@ class RankingConsensus:
         self.seen_by_validated = Seen(seen[validated], self.device)
         self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for all users
         n_items = model.n_items
-        self.top_k, self.kept = (min(n or n_items, n_items) for n in (settings.top_k, settings.kept))
+        self.top_k, self.kept = (min(n or n_items, n_items) for n in (self.settings.top_k, self.settings.kept))
         self.voters = [x for x, name in enumerate(self.heads) if name not in settings.non_voting]
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
         self.n_rankings = 0
         self._voted: tuple[Tensor, list[Tensor]] | None = None  # ranking and window of the newest consensus
-        size = model.n_users, min(settings.target_length or len(self.voters) * self.top_k, n_items)
+        size = model.n_users, min(self.settings.target_length or len(self.voters) * self.top_k, n_items)
         self.target = torch.full(size, NOTHING, dtype=torch.int32, device=self.device)
         self.teacher = None if teacher is None else self._learn_from(teacher)  # its checksum
 
@@ -95,9 +96,9 @@ class RankingConsensus:
         self.n_rankings += 1
         window = chosen.window or self.n_rankings
         self.queue = [*self.queue, newest][-max(window, 2) :]
-        if chosen.window_moves:
+        if self.form.window_moves:
             self.window = self.queue[-window:]
-        ranking = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
+        ranking = self.queue[-1] if self.form.newest_votes or len(self.queue) == 1 else self.queue[-2]
         self._voted = ranking, list(self.window)
         both, by_rank = consensus(
             ranking, self.window, self.model.n_items, self._list_length(), voters=self.voters,
@@ -106,7 +107,7 @@ class RankingConsensus:
         )  # fmt: skip
         if not self.teacher:
             self.target.copy_(self.group.gather(both[:, : self.target.shape[1]]))
-        if not chosen.window_moves and self.n_rankings == window + 1:
+        if not self.form.window_moves and self.n_rankings == window + 1:
             self.window = self.queue[-window:]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
 
