@@ -132,13 +132,32 @@ class PeerLosses(HeadLosses):
 class PeerConsensus(RankingConsensus):
     """The heads' mean logits, ranked; no votes."""
 
-    def _learn_from(self, teacher: Tensor) -> str:  # noqa: ARG002
-        raise ConfigError("teacher: in PCL heads learn from each other alone")
-
     def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
         self.n_rankings += 1
         mean = mean_of([factors[self.heads[x]] for x in self.voters])
         return {CONSENSUS: self._rank(CONSENSUS, mean, self._list_length())}
+
+
+class Teacher(RankingConsensus):
+    """Two-stage distillation: given lists are the target from the first epoch on. The heads agree, but unheard.
+
+    lists: [users, L] ranked items, -1 for padding
+    """
+
+    def __init__(self, lists: Tensor, *args: Any) -> None:
+        super().__init__(*args)
+        length = min(lists.shape[1], self.target.shape[1])
+        self.target[:, :length] = lists[:, :length].to(self.target)
+        self.lists = self.target.clone()
+
+    def teaches(self, epoch: int) -> bool:  # noqa: ARG002
+        """From the first epoch on."""
+        return True
+
+    def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:
+        agreed = super()._agree(lists, factors)
+        self.target.copy_(self.lists)
+        return agreed
 
 
 def ensemble_divergence(logits: Tensor, weight: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
 from concf.reference.train import train_reference as train
 from concf.reference.trainer import Parts, Trainer
-from reproduction.ablations import ABLATIONS
+from reproduction.ablations import ABLATIONS, Teacher
 from reproduction.cells import measure
 from reproduction.plan import Cell, choose_reference
 from reproduction.sensitivity import keep_share
@@ -123,7 +123,7 @@ def test_students_are_taught_by_the_best_single_model_or_by_all_of_them() -> Non
         teachers.recommender(teachers.best_head()), np.arange(len(data().train.indptr) - 1), 10, seen=data().train
     )
     for name, lists in (("T1", torch.from_numpy(best)), ("T2", teachers.best["consensus"].lists)):
-        taught = Parts(teacher=lists)
+        taught = Parts(consensus=partial(Teacher, lists))
         alone, together = (train(data(), each, parts=taught) for each in (chosen.single("multinomial"), chosen))
         students = ((alone, "multinomial"), (together, together.best_head()), (together, "consensus"))
         for student, (run, which) in zip(STUDENTS, students, strict=True):

@@ -114,7 +114,7 @@ def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module_or_are_row
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(OBJECTIVES, "hinge", HINGE)
-    monkeypatch.setitem(ENCODERS, "turned", lambda: turned)
+    monkeypatch.setitem(ENCODERS, "turned", turned)
     trainers = [Trainer(tiny(), ReferenceSettings().changed(QUICK, own)) for own in (MODULE, ROW)]
     for epoch in range(3):
         by_module, by_row = (trainer.epoch(epoch) for trainer in trainers)

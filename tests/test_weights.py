@@ -171,7 +171,7 @@ def test_weight_2_is_the_row_twice_for_the_losses_of_algorithm_1(name: str) -> N
     matrix, pairs = doubled()
     torch.manual_seed(0)
     objectives = choose((name,))
-    model = Model(matrix, objectives, dimensions=4, encoder=factorisation()).double()
+    model = Model(matrix, objectives, dimensions=4, encoder=factorisation).double()
     losses = HeadLosses(model, objectives, matrix.astype(np.float64))
     users, items = torch.tensor(pairs).T
     every = torch.arange(matrix.shape[1])

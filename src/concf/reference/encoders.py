@@ -126,21 +126,19 @@ class LightGCN(Encoder):
 EncoderMaker = Callable[[int, int, Sharing, csr_array], Encoder]  # dimensions, heads, sharing, train
 
 
-def mlp(dropout: float = 0.0) -> EncoderMaker:
+def mlp(dimensions: int, heads: int, sharing: Sharing, train: csr_array, dropout: float = 0.0) -> MLP:  # noqa: ARG001
     """The paper's target model."""
-    return lambda dimensions, heads, sharing, train: MLP(  # noqa: ARG005
-        dimensions, 1 if sharing in ("full", "layer") else heads, 1 if sharing == "full" else heads, dropout
-    )
+    return MLP(dimensions, 1 if sharing in ("full", "layer") else heads, 1 if sharing == "full" else heads, dropout)
 
 
-def factorisation() -> EncoderMaker:
+def factorisation(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> Encoder:  # noqa: ARG001
     """Plain matrix factorisation."""
-    return lambda dimensions, heads, sharing, train: Encoder(dimensions)  # noqa: ARG005
+    return Encoder(dimensions)
 
 
-def lightgcn() -> EncoderMaker:
+def lightgcn(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> LightGCN:  # noqa: ARG001
     """LightGCN propagation over the training graph."""
-    return lambda dimensions, heads, sharing, train: LightGCN(dimensions, train)  # noqa: ARG005
+    return LightGCN(dimensions, train)
 
 
-ENCODERS: dict[str, Callable[..., EncoderMaker]] = {"mlp": mlp, "mf": factorisation, "lightgcn": lightgcn}
+ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp, "mf": factorisation, "lightgcn": lightgcn}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS, consensus, consistencies
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import DataError
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
@@ -28,10 +27,7 @@ class RankingConsensus:
     target: [users, L] int32 consensus lists that students learn from, padded with -1
     """
 
-    def __init__(
-        self, data: Split, settings: ReferenceSettings, model: Model, validation: Validation,
-        teacher: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, data: Split, settings: ReferenceSettings, model: Model, validation: Validation) -> None:
         self.data, self.model, self.group = data, model, validation.group
         self.settings, self.form = settings.consensus, settings.form
         self.heads, self.device = model.names, model.user.device
@@ -51,19 +47,11 @@ class RankingConsensus:
         self._voted: tuple[Tensor, list[Tensor]] | None = None  # ranking and window of the newest consensus
         size = model.n_users, min(self.settings.target_length or len(self.voters) * self.top_k, n_items)
         self.target = torch.full(size, NOTHING, dtype=torch.int32, device=self.device)
-        self.teacher = None if teacher is None else self._learn_from(teacher)  # its checksum
+        self.first_epoch = settings.first_consensus_epoch
 
-    def _learn_from(self, teacher: Tensor) -> str:
-        """Use the lists of a teacher as a fixed target; returns their SHA-256."""
-        users, items = self.model.n_users, self.model.n_items
-        if teacher.ndim != 2 or len(teacher) != users or not teacher.shape[1]:
-            raise ConfigError(f"teacher: expected ranked lists [{users} users, L], L > 0, found {list(teacher.shape)}")
-        unknown = teacher[(teacher < NOTHING) | (teacher >= items)]
-        if len(unknown):
-            raise ConfigError(f"teacher: expected items below {items} and -1 for none, found item {int(unknown[0])}")
-        length = min(teacher.shape[1], self.target.shape[1])
-        self.target[:, :length] = teacher[:, :length].to(self.target)
-        return sha256(self.target.cpu().numpy().tobytes()).hexdigest()
+    def teaches(self, epoch: int) -> bool:
+        """Line 6: whether the warm-up is over."""
+        return self.several and epoch >= self.first_epoch
 
     def update(self) -> dict[str, Tensor]:
         """Rank all items, update Q and the consensus; returns lists [local users, ...] of each head and consensus.
@@ -105,8 +93,7 @@ class RankingConsensus:
             top_k=self.top_k, temperature=chosen.temperature,
             consistency_temperature=chosen.consistency_temperature,
         )  # fmt: skip
-        if not self.teacher:
-            self.target.copy_(self.group.gather(both[:, : self.target.shape[1]]))
+        self.target.copy_(self.group.gather(both[:, : self.target.shape[1]]))
         if not self.form.window_moves and self.n_rankings == window + 1:
             self.window = self.queue[-window:]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}

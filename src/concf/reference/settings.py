@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
-from concf.reference.encoders import ENCODERS, EncoderMaker, Sharing
+from concf.reference.encoders import ENCODERS, EncoderMaker, Sharing, mlp
 from concf.reference.formulations import FORMULATIONS, Formulation
 from concf.reference.objectives import FIVE, OBJECTIVES, LossSettings, imported
 from concf.runs.settings import EVERYTHING, RunSettings, ValidationSettings, VotingSettings
@@ -33,9 +34,9 @@ class ModelSettings(Settings):
 
     def make_encoder(self) -> EncoderMaker:
         """Return the encoder's constructor."""
-        if self.encoder in ENCODERS:
-            return ENCODERS[self.encoder](**({"dropout": self.dropout} if self.encoder == "mlp" else {}))
-        maker = imported(self.encoder) if ":" in self.encoder else None
+        if self.encoder == "mlp":
+            return partial(mlp, dropout=self.dropout)
+        maker = imported(self.encoder) if ":" in self.encoder else ENCODERS.get(self.encoder)
         if not callable(maker):  # it is called with (dimensions, heads, sharing, train)
             known = ", ".join(ENCODERS)
             raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name yours as module:name")

@@ -64,10 +64,8 @@ class Step:
         self.streams = Streams(self.device, 2)
 
     def distils(self, epoch: int) -> bool:
-        """Line 6: whether the warm-up is over; a teacher from outside needs none."""
-        over = self.settings.several and epoch >= self.settings.first_consensus_epoch
-        taught = over or self.consensus.teacher is not None
-        return taught and self.settings.consensus.weight > 0 and bool(self.students)
+        """Line 6: whether the heads learn from the consensus in this epoch."""
+        return self.consensus.teaches(epoch) and self.settings.consensus.weight > 0 and bool(self.students)
 
     def _step(self, batch: Batch, distils: bool) -> Tensor:
         """Lines 5 to 12: [3, heads] L_CF-x, L_CL-x and the gradient scale G_x of this batch.

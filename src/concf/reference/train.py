@@ -49,7 +49,7 @@ def train_reference(
     run = ReferenceRun(data, settings, seed, device, trainer.model)
     if job.group.is_main:
         refuse_blind(run.metric, data)
-    with job.begun(run, trainer, trainer.consensus.teacher):
+    with job.begun(run, trainer):
         job.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
         _all_epochs(run, trainer, job, parts)
         trainer.end()

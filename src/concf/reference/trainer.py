@@ -33,17 +33,14 @@ TF32 = True  # on a GPU: its rounding is far below the noise of a batch
 class Parts:
     """Parts of Algorithm 1 that ablations replace.
 
-    head_losses, consensus, trainer: classes of the heads' losses, of their consensus and of the trainer; None: `Trainer`
-    teacher: [users, L] ranked items, -1 for padding: a fixed target from the first epoch on, in place of the consensus
-             (two-stage distillation); the consensus is still computed, but not distilled
+    head_losses, consensus: make the heads' losses and their consensus; trainer: makes the trainer; None: `Trainer`
     watch_rankings: called at every ranking with the epoch, the trainer (`trainer.consensus.queue` holds the newest
              rankings) and the lists [local users, ...] of each head and consensus
     """
 
     head_losses: Callable[..., HeadLosses] = HeadLosses
-    consensus: type[RankingConsensus] = RankingConsensus
+    consensus: Callable[..., RankingConsensus] = RankingConsensus
     trainer: Callable[..., Trainer] | None = None
-    teacher: Tensor | None = None
     watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None
 
 
@@ -62,7 +59,7 @@ class Trainer(Step):
         users = sample(data.validated, settings.training.validated_users, seed)
         metric = fitting_metric(settings.training.metric, data)
         validation = Validation(data, metric, model.user.device, group, users)
-        consensus = parts.consensus(data, settings, model, validation, parts.teacher)
+        consensus = parts.consensus(data, settings, model, validation)
         super().__init__(settings, losses, consensus)  # line 2
         self.group, self.sampler = group, Sampler(data.train)
         self.step = CudaGraph(self._step, self.noise, not group.several)
