@@ -2,7 +2,7 @@
 
 For a loss lambda_x L_x the gradient scale is G_x = lambda_x n_x, with n_x the norm of the unweighted gradient, so
 dG_x / dlambda_x = n_x = G_x / lambda_x. Where the consensus loss of the head has a weight w_x other than lambda_x, the
-gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> / |g| (`slope`).
+gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> / |g|.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Balance:
         sets = self.sets_initial & (loss > 0)  # Eq. 15 divides by L^0
         self.initial.copy_(torch.where(sets, loss, self.initial))
         ratio = training_ratio(loss, self.initial, EXPONENT[form.ratio_of])
-        steepness = slope(scale, projection, self.weights, form.weight_range is None)
-        self.weights.grad = weight_gradient(scale, steepness, ratio)
+        slope = (projection if form.weight_range else scale) / self.weights
+        self.weights.grad = weight_gradient(scale, slope, ratio)
         self.optimiser.step()
         self.weights.copy_(normalise(self.weights, self.total, self.floor))
 
@@ -86,14 +86,6 @@ def training_ratio(loss: Tensor, initial: Tensor, exponent: float = 1.0) -> Tens
     """[heads] gamma_x = ((L_x / L_x^0) / mean_y (L_y / L_y^0))^exponent (Eq. 15); below 1: learns faster than most."""
     progress = loss / initial
     return (progress / progress.mean()).pow(exponent)
-
-
-def slope(scale: Tensor, projection: Tensor, weights: Tensor, whole: bool) -> Tensor:
-    """[heads] dG_x / dlambda_x. scale, projection: of `gradient_scale`; weights: lambda_x.
-
-    whole: lambda_x weighs all of the gradient, G_x / lambda_x; else its CF part alone, <g_CF, g> / |g|
-    """
-    return (scale if whole else projection) / weights
 
 
 def weight_gradient(scale: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:
