@@ -124,9 +124,13 @@ def _renewed(line: Mapping[str, Any], chosen: ReferenceSettings) -> dict[str, An
         implied["training.watch"] = measured["training.watch"]  # all there is to watch
     if ALL_RANKINGS.items() <= measured.items():
         measured, implied = measured | {"consensus.window": None}, implied | ALL_RANKINGS
-    points = {name.partition(".")[2]: value for name, value in measured.items() if name in POINTS}
+    points: dict[str, Any] = {
+        name.partition(".")[2]: tuple(value) if isinstance(value, list) else value
+        for name, value in measured.items()
+        if name in POINTS
+    }
     if points:
-        form = Formulation(**{name: tuple(each) if isinstance(each, list) else each for name, each in points.items()})
+        form = Formulation(**points)
         measured["formulation"] = chosen.formulation if form == chosen.form else None
     kept = {name: value for name, value in measured.items() if name not in POINTS}
     return {name: value for name, value in kept.items() if name not in implied or value != implied[name]}

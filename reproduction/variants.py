@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from concf.reference.formulations import FORMULATIONS, Formulation
 from concf.runs.settings import from_word
@@ -58,7 +59,8 @@ def _window(rankings: int | None, every: int) -> tuple[str, ...]:
 def _point(name: str, text: str) -> tuple[str, ...]:
     """`reference` with one other point: a formulation of its own, called `name=text`."""
     (value,) = from_word(f"{name}={text}").values()
-    FORMULATIONS[f"{name}={text}"] = replace(Formulation(), **{name: None if value == "none" else value})
+    point: dict[str, Any] = {name: None if value == "none" else value}
+    FORMULATIONS[f"{name}={text}"] = replace(Formulation(), **point)
     return (f"formulation={name}={text}",)
 
 

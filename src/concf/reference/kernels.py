@@ -120,7 +120,8 @@ class _TwoLayers(torch.autograd.Function):
         if triton_kernels := _triton(rows):
             ctx.seed = torch.zeros(1, dtype=torch.int64, device=rows.device).random_(generator=noise)
             ctx.save_for_backward(rows, w, b, v, c)
-            return triton_kernels.two_layers(rows, w, b, v, c, share, ctx.seed)
+            encoded: Tensor = triton_kernels.two_layers(rows, w, b, v, c, share, ctx.seed)
+            return encoded
         hidden = _side_by_side(rows, w)
         hidden += b
         if share and noise is not None:
@@ -171,7 +172,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
         if rows.shape[1] <= NARROW and (triton_kernels := _triton(rows)):
-            partition = triton_kernels.log_partition(rows, table, bias)
+            partition: Tensor = triton_kernels.log_partition(rows, table, bias)
             ctx.save_for_backward(rows, table, bias, partition)
             return partition
         ctx.kept = len(rows) * len(table) <= KEPT
@@ -188,7 +189,8 @@ class _LogPartition(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows, table, bias, partition, *masses = ctx.saved_tensors
         if rows.shape[1] <= NARROW and (triton_kernels := _triton(rows)):
-            return triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
+            d_rows, d_table, d_bias = triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
+            return d_rows, d_table, d_bias
         if ctx.kept:  # exp(logits - greatest): the softmax up to a factor of each row
             upstream = upstream * torch.exp(masses[1] - partition)
             blocks = iter([(slice(None), masses[0])])
@@ -228,7 +230,8 @@ class _ListedScores(torch.autograd.Function):
     def forward(ctx: Any, user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists: Tensor) -> Tensor:
         if triton_kernels := _triton(user):
             ctx.save_for_backward(user, item, lists)
-            return triton_kernels.listed_scores(user, offset, item, bias, lists)
+            scores: Tensor = triton_kernels.listed_scores(user, offset, item, bias, lists)
+            return scores
         ctx.size, width = user.shape[2], -(user.shape[2] + 2) % 8  # rows of whole vector registers are faster
         none, nor = (side.new_zeros(*side.shape[:2], width) for side in (user, item))
         user = torch.cat([user, offset[..., None], torch.ones_like(offset)[..., None], none], 2)

@@ -52,7 +52,7 @@ class Model(nn.Module):
 
     def encode(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
         """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of a slice of heads. noise: for dropout"""
-        encoded = self.encoder.forward_of(heads, rows, noise)
+        encoded: Tensor = self.encoder(rows, noise, heads) if self.encoder.divides else self.encoder(rows, noise)
         return encoded.expand(len(self.names[heads]), -1, -1)
 
     @torch.no_grad()
