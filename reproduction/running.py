@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
-from concf.reference.formulations import Formulation
+from concf.reference.objectives import Formulation
 from concf.reference.settings import ReferenceSettings
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working

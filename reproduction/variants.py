@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from concf.reference.formulations import FORMULATIONS, Formulation
+from concf.reference.objectives import FORMULATIONS, Formulation
 from concf.runs.settings import from_word
 from reproduction.published import HEADS
 

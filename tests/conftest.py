@@ -22,8 +22,7 @@ from concf.baselines.table import BASELINES
 from concf.cli.app import main
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, data_home, is_here
 from concf.reference.encoders import ENCODERS
-from concf.reference.formulations import FORMULATIONS
-from concf.reference.objectives import OBJECTIVES
+from concf.reference.objectives import FORMULATIONS, OBJECTIVES
 from concf.runtime.provenance import provenance
 
 # A loaded machine must not fail a law by the clock; CI draws the same examples every time.

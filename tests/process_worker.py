@@ -20,8 +20,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError
 from concf.models import choose_settings, train_job
-from concf.reference.formulations import FORMULATIONS, Formulation
-from concf.reference.objectives import OBJECTIVES
+from concf.reference.objectives import FORMULATIONS, OBJECTIVES, Formulation
 from concf.reference.run import ReferenceRun
 from concf.runs.checkpoint import RunFolder
 from concf.runs.job import Job, as_watchers

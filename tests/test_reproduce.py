@@ -18,7 +18,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.models import PRESETS, choose_settings
-from concf.reference.formulations import FORMULATIONS, Formulation
+from concf.reference.objectives import FORMULATIONS, Formulation
 from reproduction.__main__ import app
 from reproduction.plan import EXPERIMENTS, Cell, cells_of, choose_reference
 from reproduction.running import is_current, run_cells

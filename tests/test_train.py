@@ -20,8 +20,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.models import choose_settings, train
 from concf.reference import balance
 from concf.reference.batches import DRAWS, Sampler, distinct
-from concf.reference.formulations import FORMULATIONS, Formulation
-from concf.reference.objectives import FIVE
+from concf.reference.objectives import FIVE, FORMULATIONS, Formulation
 from concf.reference.trainer import Trainer
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings

@@ -10,8 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.reference.encoders import ENCODERS, EncoderMaker, Sharing, mlp
-from concf.reference.formulations import FORMULATIONS, Formulation
-from concf.reference.objectives import FIVE, OBJECTIVES, LossSettings, imported
+from concf.reference.objectives import FIVE, FORMULATIONS, OBJECTIVES, Formulation, LossSettings, imported
 from concf.runs.settings import EVERYTHING, RunSettings, ValidationSettings, VotingSettings
 from concf.runtime.settings import Settings, named
 
