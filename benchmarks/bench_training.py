@@ -79,7 +79,7 @@ def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
     }
     times = in_turns(works, rounds=40, warm_up=5)
     middle, best = medians(times), fastest(times)
-    first = trainer.settings.consensus.first_consensus_epoch
+    first = trainer.settings.first_consensus_epoch
     repeats = 5 if device == "cuda" else 1
     epoch_seconds = [trainer.epoch(first + k)["seconds"] for k in range(repeats)]
     result = {

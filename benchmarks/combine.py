@@ -70,7 +70,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
 ELSEWHERE: dict[str, dict[str, tuple[Any, ...]]] = {  # of data sets without lines of `make baselines`
     "als": {"factors": (MOST_FACTORS,), "alpha": (20.0, 40.0, 80.0, 160.0, 320.0),
             "regularisation": (30.0, 60.0, 120.0, 250.0, 500.0), "iterations": (15,)},
-    "bpr": BASELINES["bpr"].grid,
+    "bpr": {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)},
     "ease": BASELINES["ease"].grid,
     "rp3beta": {"alpha": (0.3, 0.5, 0.7, 0.9), "beta": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), "neighbours": (1000,)},
     "popularity": {},

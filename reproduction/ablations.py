@@ -6,6 +6,7 @@ They train in one process and in memory: `train_reference(data, settings, parts=
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from concf.reference.head_losses import HeadLosses
 from concf.reference.heads import TableHead
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.trainer import Parts
-from reproduction.sensitivity import DecoupledDecay
+from reproduction.sensitivity import DecoupledDecay, KeepsShare
+from reproduction.variants import KEPT_SHARES
 
 
 class Selector(nn.Module):
@@ -130,13 +132,32 @@ class PeerLosses(HeadLosses):
 class PeerConsensus(RankingConsensus):
     """The heads' mean logits, ranked; no votes."""
 
-    def _learn_from(self, teacher: Tensor) -> str:  # noqa: ARG002
-        raise ConfigError("teacher: in PCL heads learn from each other alone")
-
     def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
         self.n_rankings += 1
         mean = mean_of([factors[self.heads[x]] for x in self.voters])
         return {CONSENSUS: self._rank(CONSENSUS, mean, self._list_length())}
+
+
+class Teacher(RankingConsensus):
+    """Two-stage distillation: given lists are the target from the first epoch on. The heads agree, but unheard.
+
+    lists: [users, L] ranked items, -1 for padding
+    """
+
+    def __init__(self, lists: Tensor, *args: Any) -> None:
+        super().__init__(*args)
+        length = min(lists.shape[1], self.target.shape[1])
+        self.target[:, :length] = lists[:, :length].to(self.target)
+        self.lists = self.target.clone()
+
+    def teaches(self, epoch: int) -> bool:  # noqa: ARG002
+        """From the first epoch on."""
+        return True
+
+    def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:
+        agreed = super()._agree(lists, factors)
+        self.target.copy_(self.lists)
+        return agreed
 
 
 def ensemble_divergence(logits: Tensor, weight: Tensor) -> Tensor:
@@ -161,4 +182,5 @@ ABLATIONS = {
     "ConCF-S": Parts(SelectedInstances), "ConCF-S, all heads taught": Parts(SelectedPairs),
     "AutoML": Parts(SelectedPairs), "PCL": PEERS, "PCL, CF-E by mean": PEERS,
     "CF-B, decoupled decay": Parts(DecoupledDecay),
+    **{name: Parts(trainer=partial(KeepsShare, share)) for name, share in KEPT_SHARES.items()},
 }  # fmt: skip

@@ -27,7 +27,7 @@ from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
 from concf.runs.run import Best, Run
 from concf.runtime.provenance import provenance
-from reproduction.ablations import ABLATIONS
+from reproduction.ablations import ABLATIONS, Teacher
 from reproduction.consistency import consistency_by_rank
 from reproduction.controls import tuned
 from reproduction.plan import Cell, choose_reference
@@ -206,10 +206,10 @@ def _distillation(setup: _Setup) -> dict[str, Any]:
     rows = {"T1": setup.row(teachers, best), "T2": setup.row(teachers, CONSENSUS)}
     for (name, target), (likelihood, words) in product(targets.items(), LIKELIHOODS.items()):
         counted = chosen.changed({"losses": {"likelihood": likelihood}})
-        alone = setup.train(counted.single("multinomial"), teacher=target)
+        alone = setup.train(counted.single("multinomial"), consensus=partial(Teacher, target))
         rows[f"{name} > SingleCF{words}"] = setup.row(alone, "multinomial")
         if likelihood != "users":  # between the other two
-            together = setup.train(counted, teacher=target)
+            together = setup.train(counted, consensus=partial(Teacher, target))
             rows[f"{name} > ConCF best head{words}"] = setup.row(together, together.best_head())
             rows[f"{name} > ConCF consensus{words}"] = setup.row(together, CONSENSUS)
     return {"rows": rows, "best_head": best}
@@ -227,8 +227,10 @@ def _taught(setup: _Setup) -> dict[str, Any]:
     """CF-E alone as a student of T2, by how loudly it hears its teacher."""
     teachers, lists = _teachers(setup)
     rows = {"T2": setup.row(teachers, CONSENSUS)}
-    for name, word in LOUDER.items():
-        student = setup.train(setup.settings(word).single("multinomial"), teacher=lists)
+    for name, words in LOUDER.items():
+        parts = ABLATIONS.get(name, Parts())
+        chosen = setup.settings(*words).single("multinomial")
+        student = setup.train(chosen, consensus=partial(Teacher, lists), trainer=parts.trainer)
         rows[f"T2 > SingleCF, {name}"] = setup.row(student, "multinomial")
     return {"rows": rows, "best_head": teachers.best_head()}
 

@@ -17,12 +17,14 @@ from pydantic import ValidationError
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
+from concf.reference.objectives import Formulation
 from concf.reference.settings import ReferenceSettings
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working
 from concf.runtime.settings import flat, nested
 from reproduction.cells import measure
 from reproduction.plan import Cell
+from reproduction.variants import KEPT_SHARES
 
 FIXED: dict[str, Any] = {  # settings of older lines that are constants now, or of objectives that are gone
     "losses.penalty": 0.03, "losses.squares_scale": 10.0, "losses.temperature": 0.15, "losses.softmax_power": 0.5,
@@ -39,6 +41,10 @@ FOLLOWS: dict[str, tuple[str, dict[str, Any]]] = {  # settings of older lines th
     "balance.floor": ("balance.optimiser", {"adam": 0.01, "descent": 1e-4}),
     "balance.learning_rate": ("balance.optimiser", {"adam": 0.01, "descent": 1e-4}),
 }
+POINTS = (  # settings of older lines that `formulation` chooses together now
+    "losses.distance", "losses.error_scale", "consensus.begins", "consensus.window_moves", "consensus.newest_votes",
+    "consensus.weight_range", "consensus.clip", "balance.ratio_of", "balance.optimiser", "balance.norm",
+)  # fmt: skip
 ALL_RANKINGS = {"consensus.window": 1_000_000, "consensus.warm_up": 5}  # of older lines: now consensus.window = none
 
 
@@ -97,20 +103,37 @@ def is_current(line: Mapping[str, Any] | None, cell: Cell, changes: Sequence[str
     """Whether a line has the cell's settings; those that are newer than the line have their defaults."""
     if line is None:
         return False
+    chosen = cell.settings(changes)
     with suppress(ValidationError):
-        return ReferenceSettings.model_validate(nested(_renewed(line))) == cell.settings(changes)
+        return ReferenceSettings.model_validate(nested(_renewed(line, chosen))) == chosen
     return False
 
 
-def _renewed(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a line, flat, by today's names; a value that no setting can have any more stays, to be refused."""
+def _renewed(line: Mapping[str, Any], chosen: ReferenceSettings) -> dict[str, Any]:
+    """Settings of a line, flat, by today's names; a value that no setting can have any more stays, to be refused.
+
+    chosen: the settings whose formulation it should have
+    """
     measured = flat(line.get("settings") or {})
-    implied = FIXED | {name: values.get(str(measured.get(other))) for name, (other, values) in FOLLOWS.items()}
+    implied = (
+        FIXED
+        | {"consensus.share": KEPT_SHARES.get(line["cell"]["variant"])}
+        | {name: values.get(str(measured.get(other))) for name, (other, values) in FOLLOWS.items()}
+    )
     if measured.get("training.watch") in measured.get("objectives", ()) and len(measured["objectives"]) == 1:
         implied["training.watch"] = measured["training.watch"]  # all there is to watch
     if ALL_RANKINGS.items() <= measured.items():
         measured, implied = measured | {"consensus.window": None}, implied | ALL_RANKINGS
-    return {name: value for name, value in measured.items() if name not in implied or value != implied[name]}
+    points: dict[str, Any] = {
+        name.partition(".")[2]: tuple(value) if isinstance(value, list) else value
+        for name, value in measured.items()
+        if name in POINTS
+    }
+    if points:
+        form = Formulation(**points)
+        measured["formulation"] = chosen.formulation if form == chosen.form else None
+    kept = {name: value for name, value in measured.items() if name not in POINTS}
+    return {name: value for name, value in kept.items() if name not in implied or value != implied[name]}
 
 
 def _measured(

@@ -1,4 +1,4 @@
-"""What the paper does not say, varied: how CF-B's map and weight decay are, and heads that start from ALS vectors."""
+"""What the paper does not say, varied: CF-B's map and weight decay, the share of L_CL, heads that start from ALS."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from typing import Any
 
 import torch
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from concf.baselines.factorisation import ALS
 from concf.evaluation.scorers import Factors
+from concf.reference.balance import TINY, Balance, gradient_scale
+from concf.reference.batches import Batch
+from concf.reference.encoders import EVERY_HEAD
 from concf.reference.head_losses import HeadLosses
 from concf.reference.heads import DotHead, MetricHead, ProductHead, TableHead
 from concf.reference.objectives import choose
+from concf.reference.step import Term
+from concf.reference.trainer import Trainer
 
 DECAY = 0.01  # of `DecoupledDecay`: the default of PyTorch's AdamW
 LEARNING_RATE = 0.01
 UNOBSERVED, PENALTIES = (0.003, 0.01, 0.03, 0.1), (0.01, 0.03, 0.1, 0.3)  # of ALS
+SHARE_RATE, SHARE_MOST = 0.1, 1.0  # of `keep_share`: how fast, and the paper's largest alpha
 LOGIT = 10.0  # logits at the start, over the scores of ALS, which lie between 0 and 1
 
 
@@ -68,6 +75,53 @@ class StartsFrom(HeadLosses):
                 elif isinstance(head, ProductHead):
                     head.map.weight.fill_(LOGIT if logits else 1.0)
                     head.map.bias.fill_(-LOGIT / 2 if logits else 0.0)
+
+
+class KeptShares(Balance):
+    """Weights of L_CL-x that `KeepsShare` moves. shares: [heads], at first alpha"""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.shares = torch.full_like(self.weights, self.settings.consensus.weight)
+
+    def consensus_weights(self) -> Tensor:
+        """[heads] weights of L_CL-x."""
+        return self.shares
+
+
+class KeepsShare(Trainer):
+    """The gradient of a head's consensus loss has a share of the scale of the head's own loss."""
+
+    def __init__(self, share: float, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.share, heads = share, len(self.names)
+        self.balance: KeptShares = KeptShares(self.settings, heads, self.device, self.model.user.dtype)
+        self.weights = self.balance.weights
+
+    def _set_gradients(self, batch: Batch, own: Term, learned: Term) -> tuple[Tensor, Tensor]:
+        """Set the gradients, and move the shares for the next batch."""
+        found = super()._set_gradients(batch, own, learned)
+        if learned.tables:
+            scales = self._scale(own.tables, (EVERY_HEAD, EVERY_HEAD)), self._scale(learned.tables, self.slices)
+            self.balance.shares.copy_(keep_share(self.balance.shares, *scales, self.share))
+        return found
+
+    def _scale(self, tables: list[Tensor], slices: tuple[slice, slice]) -> Tensor:
+        """[heads] gradient scale of one term. tables: as in `Term`, of the heads in `slices`"""
+        squares = [self.weights.new_zeros(len(self.names)) for _ in tables]
+        for square, table, heads in zip(squares, tables, slices, strict=True):
+            square[heads] = table.square().sum((1, 2))
+        return gradient_scale(squares, squares, self.settings.form.norm)[0]
+
+
+def keep_share(weights: Tensor, own: Tensor, learned: Tensor, share: float) -> Tensor:
+    """[heads] weights of L_CL-x, moved to where the scale of its gradient is `share` times that of the head's own loss.
+
+    Each step goes a tenth of the way, by logarithm. own, learned: [heads] gradient scales of lambda_x L_CF-x and of
+    L_CL-x with its present weight; where one of them is 0, the weight stays.
+    """
+    steps = (share * own / learned.clamp(min=TINY)).pow(SHARE_RATE)
+    return torch.where((own > 0) & (learned > 0), weights * steps, weights).clamp(max=SHARE_MOST)
 
 
 def best_als(train: csr_array, factors: int, seed: int, device: str, validate: Callable[[Factors], float]) -> Factors:

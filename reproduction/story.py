@@ -169,7 +169,7 @@ def _loud(lines: Lines) -> Iterator[str]:
         yield (
             f"In ConCF the same share changes {heads}, the best head {moves[BEST]} and the consensus "
             f"{moves[CONSENSUS]}; p by Holm's rule. So CF-E does fall short because it hardly hears the consensus, but "
-            "what helps it costs CF-D, and `consensus.share` stays off."
+            "what helps it costs CF-D, and it stays an experiment."
         )
 
 

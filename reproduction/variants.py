@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from concf.reference.objectives import FORMULATIONS, Formulation
+from concf.runs.settings import from_word
 from reproduction.published import HEADS
 
 PAPERS_FIVE = tuple(HEADS)  # CF-A .. CF-E
@@ -19,10 +24,12 @@ BY_MEAN = LIKELIHOODS["mean"]
 
 
 # How loudly a student of CF-E hears its teacher, beside alpha = 0.005
-LOUDER = {
-    **{f"alpha={alpha}": f"consensus.weight={alpha}" for alpha in ("0.05", "0.1", "0.2")},
-    **{f"share={share}": f"consensus.share={share}" for share in ("0.3", "1")},
+LOUDER: dict[str, tuple[str, ...]] = {
+    **{f"alpha={alpha}": (f"consensus.weight={alpha}",) for alpha in ("0.05", "0.1", "0.2")},
+    **{f"share={share}": () for share in ("0.3", "1")},
 }
+# Variants whose heads hear the consensus at a share of their own gradient scale, see `KeepsShare`
+KEPT_SHARES = {"share=0.3": 0.3, "share=1": 1.0, "from ALS, share=1": 1.0}
 # Heads that start from vectors of ALS: small steps, no decay towards 0, and a consensus loss from the second epoch on.
 # CF-B and CF-E' cannot rank as ALS does at the start, so that they have no vote.
 FROM_ALS_WORDS = (
@@ -32,7 +39,7 @@ FROM_ALS_WORDS = (
 FROM_ALS = {
     "from ALS": FROM_ALS_WORDS,
     "from ALS, without CL": (*FROM_ALS_WORDS, "consensus.weight=0"),
-    "from ALS, share=1": (*FROM_ALS_WORDS, "consensus.share=1"),
+    "from ALS, share=1": FROM_ALS_WORDS,
 }
 
 
@@ -49,20 +56,28 @@ def _window(rankings: int | None, every: int) -> tuple[str, ...]:
     return f"consensus.every={every}", f"consensus.window={rankings or 'none'}"
 
 
+def _point(name: str, text: str) -> tuple[str, ...]:
+    """`reference` with one other point: a formulation of its own, called `name=text`."""
+    (value,) = from_word(f"{name}={text}").values()
+    point: dict[str, Any] = {name: None if value == "none" else value}
+    FORMULATIONS[f"{name}={text}"] = replace(Formulation(), **point)
+    return (f"formulation={name}={text}",)
+
+
 # Each row of the paper's settings, and of its released code's, that is not `reference`: together they are the preset.
 PAPER_ROWS: dict[str, tuple[str, ...]] = {
     "consistency temperature": ("consensus.consistency_temperature=10",),
     "window": ("consensus.window=5",),
     "alpha": ("consensus.weight=0.01",),
-    "first epoch with consensus loss": ("consensus.begins=warm-up",),
+    "first epoch with consensus loss": _point("begins", "warm-up"),
     "voters": ('consensus.non_voting=["multinomial-users"]',),
-    "training ratio": ("balance.ratio_of=whole",),
+    "training ratio": _point("ratio_of", "whole"),
     "initial loss": ("balance.settle=0",),
-    "lambdas": ("balance.optimiser=descent",),
-    "gradient scale": ("balance.norm=joint",),
-    "weight of the consensus loss": ("consensus.weight_range=none",),
-    "CF-B": ("losses.distance=plain",),
-    "CF-D": ("losses.error_scale=0.5",),
+    "lambdas": _point("optimiser", "descent"),
+    "gradient scale": _point("norm", "joint"),
+    "weight of the consensus loss": _point("weight_range", "none"),
+    "CF-B": _point("distance", "plain"),
+    "CF-D": _point("error_scale", "0.5"),
     "start": ("model.initial_std=none",),
     "dropout": ("model.dropout=0",),
     "weight decay": ("training.weight_decay=0",),
@@ -70,10 +85,10 @@ PAPER_ROWS: dict[str, tuple[str, ...]] = {
 RELEASED_ROWS: dict[str, tuple[str, ...]] = {
     "epochs": ("training.epochs=200", "training.patience=none"),
     "p, |Q|": ("consensus.every=10", "consensus.window=5"),
-    "window": ("consensus.window_moves=false",),
-    "newest ranking": ("consensus.newest_votes=false",),
-    "first epoch with consensus loss": ("consensus.begins=after-warm-up",),
-    "clipped scores": ("consensus.clip=40",),
+    "window": _point("window_moves", "false"),
+    "newest ranking": _point("newest_votes", "false"),
+    "first epoch with consensus loss": _point("begins", "after-warm-up"),
+    "clipped scores": _point("clip", "40"),
 }
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -111,7 +126,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "CF-E, by mean": _alone("multinomial", "losses.likelihood=mean"),
     "CF-E, learning rate 0.001": _alone("multinomial", "training.learning_rate=0.001"),
     "taught CF-E": (),
-    **{f"share={share}": (f"consensus.share={share}",) for share in ("0.3", "1")},
+    **{f"share={share}": () for share in ("0.3", "1")},
     **{f"CF-E, dropout {rate}": _alone("multinomial", "training.epochs=100", f"model.dropout={rate}")
        for rate in ("0.2", "0.3", "0.4", "0.5")},
     "CF-B, start": _alone("cml", "model.initial_std=1"),

@@ -22,7 +22,7 @@ from concf.baselines.table import BASELINES
 from concf.cli.app import main
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, data_home, is_here
 from concf.reference.encoders import ENCODERS
-from concf.reference.objectives import OBJECTIVES
+from concf.reference.objectives import FORMULATIONS, OBJECTIVES
 from concf.runtime.provenance import provenance
 
 # A loaded machine must not fail a law by the clock; CI draws the same examples every time.
@@ -30,7 +30,7 @@ settings.register_profile("concf", max_examples=40, deadline=None, suppress_heal
 settings.register_profile("ci", settings.get_profile("concf"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 
-TABLES: tuple[dict[str, object], ...] = (BASELINES, ENCODERS, OBJECTIVES)  # type: ignore[assignment]
+TABLES: tuple[dict[str, object], ...] = (BASELINES, ENCODERS, FORMULATIONS, OBJECTIVES)  # type: ignore[assignment]
 collect_ignore = list(POSIX_FILES) if sys.platform == "win32" else []
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 

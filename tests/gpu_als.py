@@ -22,7 +22,7 @@ def scores(device, dtype, shape):
     model = ALS(pairs, (users, items), factors)
     user, item = model.fit(some_items(items, factors).to(device, dtype), UNOBSERVED, PENALTY, 3)
     assert user.device.type == item.device.type == device
-    return (user @ item.T).double().cpu(), model.loss(user, item, UNOBSERVED, PENALTY)
+    return (user @ item.T).double().cpu()
 
 
 @pytest.mark.parametrize("dtype", list(BOUNDS))
@@ -30,10 +30,9 @@ def scores(device, dtype, shape):
 @pytest.mark.parametrize("cells", [als.GPU_CELLS, 4000])
 def test_a_fit_is_the_cpu_s(dtype, shape, cells, monkeypatch):
     monkeypatch.setattr(als, "GPU_CELLS", cells)
-    expected, loss = scores("cpu", torch.float64, shape)
-    fitted, its_loss = scores("cuda", dtype, shape)
+    expected = scores("cpu", torch.float64, shape)
+    fitted = scores("cuda", dtype, shape)
     assert (fitted - expected).abs().max() <= BOUNDS[dtype] * expected.abs().max()
-    assert its_loss == pytest.approx(loss, rel=BOUNDS[dtype])
 
 
 def test_the_start_is_the_same_on_every_device():

@@ -74,9 +74,7 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(kernels._SparseProduct, "forward", staticmethod(forward))
     monkeypatch.setattr(kernels._SparseProduct, "backward", staticmethod(backward))
-    if kernels._has_triton():
-        from concf.reference import triton_kernels
-
+    if triton_kernels := kernels._triton_kernels():
         monkeypatch.setattr(triton_kernels, "listed_scores_gradient", listed_gradient_in_order)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # the poison is there for that

@@ -42,7 +42,7 @@ TF32 = 2e-3  # of the greatest figure: products inside a tile have 10 bits of ma
 EXACT = 1e-5
 training.TF32 = False
 for name in ("cml", "squared-error"):
-    OBJECTIVES[f"only-votes-{name}"] = lambda chosen, row=OBJECTIVES[name]: replace(row(chosen), distilled=False)
+    OBJECTIVES[f"only-votes-{name}"] = lambda *chosen, row=OBJECTIVES[name]: replace(row(*chosen), distilled=False)
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,6 @@ class LiteralConCF:
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}
         self.initial: Tensor | None = None
-        self.shares = [settings.consensus.weight] * len(model.names)  # weights of the consensus losses by `share`
         self.rankings: dict[int, list[Lists]] = {}  # epoch -> one for each head
         self.consensus_target: Lists | None = None
 
@@ -61,9 +60,9 @@ class LiteralConCF:
         chosen = self.settings.consensus
         if self.consensus_target is None or chosen.weight == 0:
             return False
-        if chosen.begins == "full-window":
+        if self.settings.form.begins == "full-window":
             return len(self.rankings) >= (chosen.window or 5)
-        return epoch >= (chosen.window or 5) * chosen.every + (chosen.begins == "after-warm-up")
+        return epoch >= (chosen.window or 5) * chosen.every + (self.settings.form.begins == "after-warm-up")
 
     def epoch(self, epoch: int, batches: Iterable[Triples]) -> dict[str, list[float]]:
         """The means over the batches of losses and gradient scales, and the weights at the end."""
@@ -75,20 +74,12 @@ class LiteralConCF:
         """[3, heads] L_CF, L_CL and G, after the step."""
         chosen, training = self.settings.consensus, self.settings.training
         weights = self.weights.clone().requires_grad_()
-        own, taught, totals, heard = [], [], [], {}
-        for x, (branch, weight) in enumerate(zip(self.head_losses(), weights.unbind(), strict=True)):
+        own, taught, totals = [], [], []
+        for branch, weight in zip(self.head_losses(), weights.unbind(), strict=True):
             own.append(branch.own_loss(users, positives, negatives))
             listens = self.teaches(epoch) and branch.name != "multinomial-users"
             taught.append(branch.consensus_loss_loss(users, self.consensus_target) if listens else torch.zeros(()))
-            if chosen.share is None:
-                totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])
-                continue
-            totals.append(weight * own[-1] + self.shares[x] * taught[-1])
-            if listens:
-                parts = (weight * own[-1], self.shares[x] * taught[-1])
-                heard[x] = [self.gradient_scale(part).item() for part in parts]
-        for x, (ours, theirs) in heard.items():  # a tenth of the way to the share
-            self.shares[x] = min(1.0, self.shares[x] * (chosen.share * ours / theirs) ** 0.1)
+            totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])
         scale = torch.stack([self.gradient_scale(total) for total in totals])
         parameters = dict(self.model.named_parameters())
         gradients = torch.autograd.grad(
@@ -96,7 +87,7 @@ class LiteralConCF:
         )
         own, taught = torch.stack(own).detach(), torch.stack(taught).detach()
         if self.settings.balances:
-            loss = self.weights * own if self.settings.balance.ratio_of == "own" else own + chosen.weight * taught
+            loss = self.weights * own if self.settings.form.ratio_of == "own" else own + chosen.weight * taught
             self.balance(epoch, loss, scale, weights)
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
             adam(parameter, gradient, self.states.setdefault(name, {}), training.learning_rate, training.weight_decay)
@@ -104,9 +95,9 @@ class LiteralConCF:
 
     def loudness(self, weight: Tensor) -> Tensor | float:
         """What a head's score in the consensus loss is weighed with: lambda_x itself, or a number that was clipped."""
-        if self.settings.consensus.weight_range is None:
+        if self.settings.form.weight_range is None:
             return weight
-        low, high = self.settings.consensus.weight_range
+        low, high = self.settings.form.weight_range
         return min(max(weight.item(), low), high)
 
     def gradient_scale(self, total: Tensor) -> Tensor:
@@ -115,26 +106,26 @@ class LiteralConCF:
         found = torch.autograd.grad(total, tables, create_graph=self.settings.balances, retain_graph=True,
                                     allow_unused=True)  # fmt: skip
         squares = [torch.zeros(()) if gradient is None else (gradient**2).sum() for gradient in found]
-        if self.settings.balance.norm == "joint":
+        if self.settings.form.norm == "joint":
             return (squares[0] + squares[1]).sqrt()
         norms = [square.sqrt() if square > 0 else square for square in squares]
         return norms[0] + 0.5 * norms[1]
 
     def balance(self, epoch: int, loss: Tensor, scale: Tensor, weights: Tensor) -> None:
         """Eq. 15, and autograd of Eq. 16 with the target held constant."""
-        balance = self.settings.balance
-        if epoch < balance.settle or self.initial is None:
+        form = self.settings.form
+        if epoch < self.settings.balance.settle or self.initial is None:
             self.initial = loss
         progress = loss / self.initial
-        ratio = (progress / progress.mean()) ** EXPONENT[balance.ratio_of]
+        ratio = (progress / progress.mean()) ** EXPONENT[form.ratio_of]
         target = (scale.mean() * ratio).detach()
         pull = torch.autograd.grad((scale - target).abs().sum(), weights)[0]
-        if balance.optimiser == "adam":
+        if form.optimiser == "adam":
             adam(self.weights, pull, self.states.setdefault("weights", {}), LEARNING_RATE["adam"])
         else:
             self.weights = self.weights - LEARNING_RATE["descent"] * pull
-        kept = torch.tensor([max(weight, FLOOR[balance.optimiser]) for weight in self.weights.tolist()])
-        self.weights = kept / kept.sum() * (len(kept) if balance.optimiser == "adam" else 1.0)
+        kept = torch.tensor([max(weight, FLOOR[form.optimiser]) for weight in self.weights.tolist()])
+        self.weights = kept / kept.sum() * (len(kept) if form.optimiser == "adam" else 1.0)
 
     @torch.no_grad()
     def agree(self, epoch: int) -> dict[str, Lists]:
@@ -148,12 +139,12 @@ class LiteralConCF:
                 [sorted(unseen[u], key=lambda i, u=u: (-scores[u][i], i)) for u in range(n_users)]
             )
         times = list(self.rankings)
-        if chosen.window_moves:
+        if self.settings.form.window_moves:
             window = times[-(chosen.window or len(times)) :]
         else:  # refreshed at epoch |Q| p, too late for that epoch's consensus, then frozen
             end = chosen.window * chosen.every
             window = [time for time in times if time <= end][-chosen.window :] if epoch > end else []
-        late = not chosen.newest_votes and len(times) > 1
+        late = not self.settings.form.newest_votes and len(times) > 1
         voting = times[-2] if late else times[-1]
         agreed = [self.consensus_of(u, voting, window) for u in range(n_users)]
         by_rank = [self.consensus_of(u, voting, []) for u in range(n_users)]

@@ -72,7 +72,7 @@ class Branch:
             return head.map(user) @ head.map(item).T
         if self.name == "cml":
             squared = (ball(head.map(user))[:, None] - ball(head.map(item))).square().sum(2)
-            return -squared if self.settings.losses.distance == "squared" else -squared.sqrt()
+            return -squared if self.settings.form.distance == "squared" else -squared.sqrt()
         if self.name == "multinomial":
             return head.table(user)
         if self.name == "multinomial-users":
@@ -87,7 +87,7 @@ class Branch:
     def own_loss(self, users: list[int], positives: list[int], negatives: list[int]) -> Tensor:
         """Eq. 1-5."""
         n_users, n_items = self.dense.shape
-        scale, margin = self.settings.losses.error_scale, self.settings.losses.margin
+        scale, margin = self.settings.form.error_scale, self.settings.losses.margin
         if self.name == "multinomial":
             used = [(u, i) for u in sorted(set(users)) for i in range(n_items) if self.dense[u, i]]
             return -sum(torch.log(self.scores[u, i].exp() / self.scores[u].exp().sum()) for u, i in used)
@@ -109,9 +109,10 @@ class Branch:
     def consensus_loss_loss(self, users: list[int], lists: Lists) -> Tensor:
         """Eq. 13, 14 for the distinct users of the batch."""
         chosen = self.settings.consensus
-        said = self.scores * (10.0 if self.name == "cml" and self.settings.losses.distance == "squared" else 1.0)
-        if chosen.clip is not None and self.name in ("bpr", "multinomial"):
-            said = said.clamp(-chosen.clip, chosen.clip)
+        said = self.scores * (10.0 if self.name == "cml" and self.settings.form.distance == "squared" else 1.0)
+        clip = self.settings.form.clip
+        if clip is not None and self.name in ("bpr", "multinomial"):
+            said = said.clamp(-clip, clip)
         total = torch.zeros(())
         for u in sorted(set(users)):
             strength = said[u, lists[u]].exp()

@@ -20,7 +20,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError
 from concf.models import choose_settings, train_job
-from concf.reference.objectives import OBJECTIVES
+from concf.reference.objectives import FORMULATIONS, OBJECTIVES, Formulation
 from concf.reference.run import ReferenceRun
 from concf.runs.checkpoint import RunFolder
 from concf.runs.job import Job, as_watchers
@@ -30,9 +30,10 @@ from concf.runtime.process_group import ALONE, ProcessGroup, joined
 
 SEED = 5
 for name in ("cml", "squared-error"):
-    OBJECTIVES[f"only-votes-{name}"] = lambda chosen, row=OBJECTIVES[name]: replace(row(chosen), distilled=False)
+    OBJECTIVES[f"only-votes-{name}"] = lambda *chosen, row=OBJECTIVES[name]: replace(row(*chosen), distilled=False)
+FORMULATIONS["frozen"] = Formulation(window_moves=False, newest_votes=False)
 CASES: dict[str, dict[str, Any]] = {
-    "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
+    "a frozen window": {"formulation": "frozen", "training": {"epochs": 5}},
     "two voters teach a student": {
         "objectives": ("squares=only-votes-squared-error", "cml=only-votes-cml", "student=bpr"),
         "model": {"encoder": "mf", "sharing": "none"},

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from concf.baselines import neighbours as neighbours_module
 from concf.baselines.ease import EASE
-from concf.baselines.factorisation import BPR, IALS, PureSVD
+from concf.baselines.factorisation import IALS, PureSVD
 from concf.baselines.neighbours import ItemKNN, Rows, RP3beta, UserKNN
 from concf.baselines.table import BASELINES, candidate
 from concf.errors import ConfigError, MissingExtraError
@@ -24,7 +24,6 @@ HELD_OUT = 3  # items a user, on the checkerboard
 SMALL = {
     "puresvd": {"factors": 2},
     "ials": {"factors": 8, "regularisation": 1.0},
-    "bpr": {"factors": 8, "learning_rate": 0.05},
     "als": {"factors": 8, "unobserved": 0.1},
     "als-decayed": {"factors": 8, "unobserved": 0.1, "half_life": 0.5},
     "als-sequence": {"factors": 8, "unobserved": 0.1},
@@ -210,13 +209,11 @@ def test_ials_gives_each_item_the_exact_least_squares_answer_to_the_users():
 
 
 def test_an_unknown_baseline_is_refused_and_the_known_ones_are_named():
-    with pytest.raises(ConfigError, match=r"unknown model 'slim'.*popularity.*ease.*bpr"):
+    with pytest.raises(ConfigError, match=r"unknown model 'slim'.*popularity.*ease.*ials"):
         candidate("slim")
 
 
-@pytest.mark.parametrize("settings", [IALS(), BPR()])
-def test_without_implicit_its_baselines_name_the_extra_to_install(settings, monkeypatch):
-    for module in ("implicit", "implicit.als", "implicit.bpr"):
-        monkeypatch.setitem(sys.modules, module, None)
+def test_without_implicit_its_baseline_names_the_extra_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "implicit.als", None)
     with pytest.raises(MissingExtraError, match=r"implicit.*concf\[baselines\]"):
-        settings.fit(some_matrix(5, 4))
+        IALS().fit(some_matrix(5, 4))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
 from concf.reference.train import train_reference as train
 from concf.reference.trainer import Parts, Trainer
-from reproduction.ablations import ABLATIONS
+from reproduction.ablations import ABLATIONS, Teacher
 from reproduction.cells import measure
 from reproduction.plan import Cell, choose_reference
+from reproduction.sensitivity import keep_share
 from reproduction.variants import SIDE_BY_SIDE, VARIANTS
 
 SMALL = (
@@ -122,10 +123,21 @@ def test_students_are_taught_by_the_best_single_model_or_by_all_of_them() -> Non
         teachers.recommender(teachers.best_head()), np.arange(len(data().train.indptr) - 1), 10, seen=data().train
     )
     for name, lists in (("T1", torch.from_numpy(best)), ("T2", teachers.best["consensus"].lists)):
-        taught = Parts(teacher=lists)
+        taught = Parts(consensus=partial(Teacher, lists))
         alone, together = (train(data(), each, parts=taught) for each in (chosen.single("multinomial"), chosen))
         students = ((alone, "multinomial"), (together, together.best_head()), (together, "consensus"))
         for student, (run, which) in zip(STUDENTS, students, strict=True):
             evaluation = evaluate(run.recommender(which), data())
             assert rows[f"{name} > {student}"]["test"] == evaluation.means()
             assert rows[f"{name} > {student}"]["validation"] == run.best[which].validation
+
+
+def test_keeping_the_share_brings_every_head_to_it() -> None:
+    """With norms that stay: the consensus gradient of each head has the same scale, relative to the head's own."""
+    own, norms = torch.tensor([5.0, 0.4, 36.0, 0.0]), torch.tensor([100.0, 40.0, 200.0, 7.0])
+    weights = first = torch.tensor([0.005, 0.01, 0.0025, 0.005])
+    for _ in range(200):
+        weights = keep_share(weights, own, weights * norms, 0.3)
+    assert torch.allclose((weights * norms / own)[:3], torch.tensor(0.3), rtol=1e-4)
+    assert weights[3] == first[3]  # a head without a gradient of its own
+    assert (keep_share(weights, own * 1e6, weights * norms, 1.0) <= 1).all()

@@ -18,7 +18,6 @@ from concf.reference.kernels import (
     log_partition,
     sum_of_gradients,
     take_from,
-    take_rows,
     two_layers,
 )
 
@@ -41,11 +40,6 @@ def same(fast: Callable[..., Tensor], plain: Callable[..., Tensor], *leaves: Ten
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
-
-
-def test_rows_are_taken_also_twice() -> None:
-    places = torch.tensor([4, 0, 4, 4, 2])
-    same(lambda table: take_rows(table, places), lambda table: table[:, places], drawn(3, 6, 3))
 
 
 @pytest.mark.parametrize(("block", "least", "kept"), [(1, 1, 0), (50, 3, 0), (1 << 18, 16, kernels.KEPT)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.models import choose_settings
 from concf.reference.batches import Batch
-from concf.reference.encoders import EncoderMaker, Sharing, factorisation, lightgcn, mlp
+from concf.reference.encoders import ENCODERS, Sharing, mlp
 from concf.reference.head_losses import HeadLosses
 from concf.reference.heads import ItemTableHead, UserTableHead
 from concf.reference.model import Model
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("in_double")
 
 TRAIN = csr_array((np.random.default_rng(0).random((9, 13)) < 0.3).astype(np.float32))
 USERS, ITEMS = TRAIN.shape
-ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp(), "mf": factorisation(), "lightgcn": lightgcn()}
 SHARING: list[Sharing] = ["full", "layer", "embedding", "none"]
 PAIRS = [("mlp", "full"), ("mlp", "layer"), ("mf", "embedding"), ("lightgcn", "none")]
 SETTINGS = choose_settings("reference")
@@ -55,7 +55,7 @@ def test_every_head_ranks_by_its_exported_vectors(encoder: str, sharing: Sharing
 def test_vectors_offset_and_bias_make_the_score_that_the_loss_sees(name: str) -> None:
     made = model("mlp")
     place = made.names.index(name)
-    user, item = (made.encode(table)[place] for table in made.tables())
+    user, item = (made.encode(table)[place] for table in made.encoder.propagate(made.user, made.item))
     for users, items in ((torch.arange(USERS), torch.arange(ITEMS)), (torch.tensor([4, 1, 4]), torch.tensor([7, 0]))):
         vectors, offset = made.head(name).user(user[users], users)
         item_vectors, bias = made.head(name).item(item[items], items)
@@ -138,9 +138,9 @@ def test_only_a_head_that_is_there_can_be_kept() -> None:
 
 def test_dropout_comes_with_noise_alone_and_does_not_reach_the_export() -> None:
     torch.manual_seed(0)
-    made = Model(TRAIN, choose(("bpr",)), dimensions=16, encoder=mlp(dropout=0.5), initial_std=1.0)
+    made = Model(TRAIN, choose(("bpr",)), dimensions=16, encoder=partial(mlp, dropout=0.5), initial_std=1.0)
     made.train()
-    rows = made.tables()[0]
+    rows = made.user.detach()
     assert torch.equal(made.encode(rows), made.encode(rows))
     assert torch.equal(made.factors()["bpr"].user, made.factors()["bpr"].user)
     noise = torch.Generator().manual_seed(1)

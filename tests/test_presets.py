@@ -51,13 +51,13 @@ def test_settings_are_layered(tmp_path: Path) -> None:
     lines = ["[consensus]", "weight = 0.2", "every = 7", 'top_k = "None"', "[training]", "batch = 64", "epochs = 9"]
     file.write_text("\n".join(lines), encoding="utf-8")
     changes = {"consensus": {"every": 8}, "training": {"epochs": 10}}
-    words = ["training.epochs=11", "training.patience=none", "model.sharing = layer", "consensus.weight_range=[0.1, 3]"]
+    words = ["training.epochs=11", "training.patience=none", "model.sharing = layer", "formulation=released"]
     found = choose_settings("paper", changes, file=file, words=words, single="cml")
     expected = PRESETS["paper"].model_dump()
-    expected["consensus"] |= {"weight": 0.2, "every": 8, "top_k": None, "weight_range": (0.1, 3.0)}
+    expected["consensus"] |= {"weight": 0.2, "every": 8, "top_k": None}
     expected["training"] |= {"batch": 64, "epochs": 11, "patience": None}
     expected["model"]["sharing"] = "layer"
-    assert found.model_dump() == expected | {"objectives": ("cml",)}
+    assert found.model_dump() == expected | {"objectives": ("cml",), "formulation": "released"}
 
 
 def test_a_file_may_say_which_preset_it_is_over(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_file_may_say_which_preset_it_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", [
     "consensus.alpha=3", "consensus.weight=-1", "consensus.weight", "consensus=3", "model.dimensions=30", "=3",
     'objectives=["bpr", "bpr"]', "consensus.non_voting=hinge", f"consensus.non_voting={list(FIVE)}",
-    "model.sharing=none", "consensus.weight_range=[2, 1]",
+    "model.sharing=none", "formulation=papers",
 ])  # fmt: skip
 def test_nonsense_is_refused_by_its_name(word: str) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -114,7 +114,7 @@ def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module_or_are_row
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(OBJECTIVES, "hinge", HINGE)
-    monkeypatch.setitem(ENCODERS, "turned", lambda: turned)
+    monkeypatch.setitem(ENCODERS, "turned", turned)
     trainers = [Trainer(tiny(), ReferenceSettings().changed(QUICK, own)) for own in (MODULE, ROW)]
     for epoch in range(3):
         by_module, by_row = (trainer.epoch(epoch) for trainer in trainers)

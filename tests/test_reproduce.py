@@ -18,6 +18,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.models import PRESETS, choose_settings
+from concf.reference.objectives import FORMULATIONS, Formulation
 from reproduction.__main__ import app
 from reproduction.plan import EXPERIMENTS, Cell, cells_of, choose_reference
 from reproduction.running import is_current, run_cells
@@ -124,8 +125,12 @@ def test_the_rows_together_are_the_preset_and_each_is_a_part_of_it(
 ) -> None:
     """So the experiment `differences` leaves none out."""
     words = [word for row in rows.values() for word in row]
-    assert choose_settings("reference", words=words) == PRESETS[preset]
-    assert len({word.partition("=")[0] for word in words}) == len(words)
+    points = [word.partition("=")[2] for word in words if word.startswith("formulation=")]
+    others = [word for word in words if not word.startswith("formulation=")]
+    assert choose_settings("reference", words=[*others, f"formulation={preset}"]) == PRESETS[preset]
+    assert len({word.partition("=")[0] for word in (*points, *others)}) == len(words)
+    together = {name: getattr(FORMULATIONS[point], name) for point in points for name in [point.partition("=")[0]]}
+    assert Formulation(**together) == FORMULATIONS[preset]
     for name, row in rows.items():
         for word in row:
             assert choose_settings("reference", words=[word]) != PRESETS["reference"], (name, word)

@@ -68,10 +68,10 @@ def costs_of_pairs(model: Model, chosen: ReferenceSettings, data: Split, epoch: 
     return torch.stack([torch.stack([cost_of_pair(branch, *each) for branch in head_losses]) for each in triples])
 
 
-@pytest.mark.parametrize(("encoder", "distance"), [("mlp", "squared"), ("lightgcn", "plain")])
-def test_a_pair_trains_the_head_that_is_drawn_for_it_alone(in_double: None, encoder: str, distance: str) -> None:
+@pytest.mark.parametrize(("encoder", "formulation"), [("mlp", "reference"), ("lightgcn", "paper")])
+def test_a_pair_trains_the_head_that_is_drawn_for_it_alone(in_double: None, encoder: str, formulation: str) -> None:
     data = tiny()
-    chosen = small(model={"encoder": encoder}, losses={"distance": distance})
+    chosen = small(model={"encoder": encoder}, formulation=formulation)
     trainer, twin = (Trainer(data, chosen, SEED, parts=SELECTED) for _ in range(2))
     twin = twin.model
     record = trainer.epoch(0)

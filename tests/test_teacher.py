@@ -1,15 +1,14 @@
-"""A teacher in place of the consensus, whom a run watches and how it goes on, and one objective several times."""
+"""A teacher in place of the consensus, when a run stops, and one objective several times."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from small_ablations import SEED, generator, small, tiny
-from small_run import SMALL, assert_same_end, small_data
 from torch import Tensor
 
 from concf.data.split import Split
@@ -17,24 +16,12 @@ from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.reference.objectives import FIVE
 from concf.reference.ranking_consensus import RankingConsensus
-from concf.reference.run import ReferenceRun
 from concf.reference.settings import ReferenceSettings
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
-from concf.runs import job as jobs
-from concf.runs.checkpoint import RunFolder
-from concf.runs.job import Job
-from concf.runs.settings import from_word
+from reproduction.ablations import Teacher
 
 STUDENTS = [name for name in FIVE if name != "multinomial-users"]
-
-
-def train(
-    data: Split, chosen: ReferenceSettings, *, out: Path | None = None, resume: bool = False, watch: Any = None,
-    seed: int = 0, **parts: Any,
-) -> ReferenceRun:  # fmt: skip
-    job = Job(None if out is None else RunFolder(out), resume, watchers=() if watch is None else (watch,))
-    return train_reference(data, chosen, seed, job=job, parts=Parts(**parts))
 
 
 def any_lists(data: Split, length: int, seed: int = 0) -> Tensor:
@@ -44,10 +31,15 @@ def any_lists(data: Split, length: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(rank(lambda users: scores[users], everyone, length, seen=data.train))
 
 
+def by(teacher: Tensor) -> Parts:
+    return Parts(consensus=partial(Teacher, teacher))
+
+
 def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None:
     data, lists = tiny(), any_lists(tiny(), 6)
     seen = []
-    run = train(data, small(), teacher=lists, watch_rankings=lambda *_: seen.append(_[1].consensus.target.clone()))
+    parts = replace(by(lists), watch_rankings=lambda _, trainer, _lists: seen.append(trainer.consensus.target.clone()))
+    run = train_reference(data, small(), parts=parts)
     assert len(seen) == 3
     assert all(torch.equal(consensus_target, lists) for consensus_target in seen)
     for record in run.history:
@@ -59,23 +51,13 @@ def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None
 def test_lists_shorter_than_the_consensus_loss_leave_empty_places_and_longer_ones_are_cut() -> None:
     data, chosen = tiny(), small(consensus={"length": 3})
     long = any_lists(data, 8)
-    assert torch.equal(Trainer(data, chosen, parts=Parts(teacher=long)).consensus.target, long[:, :6])
-    short = Trainer(data, chosen, parts=Parts(teacher=long[:, :2]))
+    assert torch.equal(Trainer(data, chosen, parts=by(long)).consensus.target, long[:, :6])
+    short = Trainer(data, chosen, parts=by(long[:, :2]))
     assert torch.equal(short.consensus.target[:, :2], long[:, :2])
     assert (short.consensus.target[:, 2:] == -1).all()
     assert all(short.epoch(0)["consensus_loss"][name] > 0 for name in STUDENTS)
-    empty = Trainer(data, chosen, parts=Parts(teacher=torch.full((8, 4), -1)))
+    empty = Trainer(data, chosen, parts=by(torch.full((8, 4), -1)))
     assert set(empty.epoch(0)["consensus_loss"].values()) == {0.0}
-
-
-@pytest.mark.parametrize("teacher", [
-    torch.zeros(7, 3, dtype=torch.int32), torch.zeros(8, 0, dtype=torch.int32), torch.full((8, 3), -2),
-    torch.full((8, 3), 12),
-])  # fmt: skip
-def test_lists_that_are_not_everyones_are_refused(tmp_path: Path, teacher: Tensor) -> None:
-    with pytest.raises(ConfigError, match="teacher: "):
-        train(tiny(), small(), teacher=teacher, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 # When a run stops
@@ -103,49 +85,11 @@ def test_a_run_ends_when_no_validation_metric_has_risen_for_so_long(
     monkeypatch.setattr(RankingConsensus, "validate_heads", lambda each: {name: recall(name) for name in each.heads})
     training = {"epochs": 40, "patience": 3}
     chosen = small(objectives=("bpr", "cml"), consensus={"every": every, "window": 1}, training=training)
-    run = train(tiny(), chosen, seed=1)
+    run = train_reference(tiny(), chosen, seed=1)
     assert run.epoch - 1 == end
     assert {name: run.best[name].epoch for name in ("bpr", "cml")} == {
         name: min(rises[name], end) for name in ("bpr", "cml")
     }
-
-
-# How a run goes on
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Split:
-    return Split.load(small_data(tmp_path_factory.mktemp("data") / "small"))
-
-
-def stopped(data: Split, chosen: ReferenceSettings, folder: Path, after: int, **options: Any) -> None:
-    """A run that was stopped after that epoch; after the first there is no checkpoint yet."""
-
-    def stop(record: dict[str, Any]) -> None:
-        if record["epoch"] == after:
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "CHECKPOINT_SECONDS", 0 if after else 1e9)
-        with pytest.raises(KeyboardInterrupt):
-            train(data, chosen, out=folder, watch=stop, **options)
-
-
-def test_a_run_with_a_teacher_goes_on_bit_for_bit(data: Split, tmp_path: Path) -> None:
-    chosen, lists = ReferenceSettings().changed(*map(from_word, SMALL)), any_lists(data, 8)
-    train(data, chosen, out=tmp_path / "whole", teacher=lists)
-    stopped(data, chosen, tmp_path / "stopped", 0, teacher=lists)
-    train(data, chosen, out=tmp_path / "stopped", resume=True, teacher=lists)
-    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
-
-
-def test_a_run_with_a_teacher_does_not_go_on_without_it(data: Split, tmp_path: Path) -> None:
-    """It would unlearn silently: the lists are no setting that the folder could bring back."""
-    chosen, lists = ReferenceSettings().changed(*map(from_word, SMALL)), any_lists(data, 8)
-    stopped(data, chosen, tmp_path / "run", 5, teacher=lists)
-    for other in (None, any_lists(data, 8, seed=1)):
-        with pytest.raises(ConfigError, match="teacher"):
-            train(data, chosen, out=tmp_path / "run", resume=True, teacher=other)
 
 
 # One objective several times
@@ -164,6 +108,6 @@ def test_an_objective_several_times_starts_differently_each_time(kind: str, shar
 
 def test_a_window_of_all_rankings_warms_up_as_the_papers() -> None:
     whole, five = (ReferenceSettings().changed({"consensus": {"window": window}}) for window in (None, 5))
-    assert whole.consensus.first_consensus_epoch == five.consensus.first_consensus_epoch
-    with pytest.raises(ConfigError, match="set window"):
-        whole.changed({"consensus": {"window_moves": False}})
+    assert whole.first_consensus_epoch == five.first_consensus_epoch
+    with pytest.raises(ConfigError, match=r"set consensus\.window"):
+        whole.changed({"formulation": "released"})

@@ -20,7 +20,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.models import choose_settings, train
 from concf.reference import balance
 from concf.reference.batches import DRAWS, Sampler, distinct
-from concf.reference.objectives import FIVE
+from concf.reference.objectives import FIVE, FORMULATIONS, Formulation
 from concf.reference.trainer import Trainer
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings
@@ -97,24 +97,31 @@ def test_a_preset_trains_as_the_literal_algorithm(in_double, preset: str, encode
     assert follow(small(preset, encoder, sharing, training={"epochs": epochs})) == TAUGHT_EPOCHS[preset]
 
 
+def formulated(**points: Any) -> str:
+    """A formulation of its own, and its name."""
+    name = str(points)
+    FORMULATIONS[name] = Formulation(**points)
+    return name
+
+
 CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the algorithm, several at a time
     "weights move by descent, and the consensus target carries them": {
-        "balance": {"optimiser": "descent"},
-        "consensus": {"weight_range": None, "weight": 0.3},
+        "formulation": formulated(optimiser="descent", weight_range=None),
+        "consensus": {"weight": 0.3},
     },
     "descent by ratios of the whole loss, low clips, sharp temperatures": {
-        "balance": {"optimiser": "descent", "ratio_of": "whole"},
-        "consensus": {"clip": 0.2, "temperature": 1.0, "consistency_temperature": 0.3},
+        "formulation": formulated(optimiser="descent", ratio_of="whole", clip=0.2),
+        "consensus": {"temperature": 1.0, "consistency_temperature": 0.3},
     },
     "steep ratios, few vote, narrow weights": {
         "balance": {"settle": 0},
-        "consensus": {"weight_range": (0.99, 1.002), "weight": 0.3,
-                      "non_voting": ("bpr", "multinomial", "multinomial-users")},
+        "formulation": formulated(weight_range=(0.99, 1.002)),
+        "consensus": {"weight": 0.3, "non_voting": ("bpr", "multinomial", "multinomial-users")},
     },
     "one norm, everything is ranked and taught, plain distances and other scales": {
-        "balance": {"norm": "joint"},
+        "formulation": formulated(norm="joint", distance="plain", error_scale=3.0),
         "consensus": {"top_k": None},
-        "losses": {"distance": "plain", "margin": 0.5, "error_scale": 3.0},
+        "losses": {"margin": 0.5},
     },
     "the first item of each head votes, five are kept": {"consensus": {"top_k": 1, "consistency_temperature": 1.0}},
     "all rankings are the window": {
@@ -123,11 +130,13 @@ CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the alg
     },
     "no balance, a frozen window": {
         "balance": {"on": False},
-        "consensus": {"window_moves": False, "consistency_temperature": 1.0},
+        "formulation": formulated(window_moves=False, norm="joint"),
+        "consensus": {"consistency_temperature": 1.0},
         "training": {"epochs": 5},
     },
     "a late vote every other epoch, all of the list is taught": {
-        "consensus": {"newest_votes": False, "consistency_temperature": 1.0, "every": 2, "length": 20},
+        "formulation": formulated(newest_votes=False),
+        "consensus": {"consistency_temperature": 1.0, "every": 2, "length": 20},
         "training": {"epochs": 4},
     },
     "a longer window, the floor holds": {
@@ -135,12 +144,6 @@ CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the alg
         "training": {"epochs": 4},
     },
     "no consensus loss": {"consensus": {"weight": 0.0}, "training": {"batch": 5}},
-    "each head hears the consensus at twice its own scale": {"consensus": {"share": 2.0, "weight": 0.3}},
-    "a share, one norm, no balance": {
-        "balance": {"on": False, "norm": "joint"},
-        "consensus": {"share": 0.1},
-        "training": {"epochs": 5},
-    },
 }  # fmt: skip
 CONSTANTS = {  # of a case: constants that make the weights of the heads move far
     "a longer window, the floor holds": [(balance.FLOOR, "adam", 0.9), (balance.LEARNING_RATE, "adam", 0.3)],

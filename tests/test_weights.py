@@ -141,9 +141,8 @@ def test_weight_2_is_the_row_twice_for_als() -> None:
     for each in (Pairs.observed(matrix, CPU, torch.float64), Pairs(user, item, ones, ones)):
         als = ALS(each, matrix.shape, 5)
         vectors = als.fit(als.start(0), 0.05, 0.02, 3)
-        found.append((vectors[0] @ vectors[1].T, als.loss(*vectors, 0.05, 0.02)))
-    assert torch.allclose(found[0][0], found[1][0], atol=1e-9)
-    assert found[0][1] == pytest.approx(found[1][1])
+        found.append(vectors[0] @ vectors[1].T)
+    assert torch.allclose(*found, atol=1e-9)
 
 
 def test_weight_2_is_the_row_twice_for_the_softmax() -> None:
@@ -171,7 +170,7 @@ def test_weight_2_is_the_row_twice_for_the_losses_of_algorithm_1(name: str) -> N
     matrix, pairs = doubled()
     torch.manual_seed(0)
     objectives = choose((name,))
-    model = Model(matrix, objectives, dimensions=4, encoder=factorisation()).double()
+    model = Model(matrix, objectives, dimensions=4, encoder=factorisation).double()
     losses = HeadLosses(model, objectives, matrix.astype(np.float64))
     users, items = torch.tensor(pairs).T
     every = torch.arange(matrix.shape[1])

@@ -34,7 +34,6 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 
 CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # numbers in memory per block of rows; on a CPU they fit a core's cache
 LONGER, MORE = 1.2, 3  # a block's longest row has at most LONGER times the pairs of its shortest, or MORE more
-PAIRS = 1 << 18  # pairs that `loss` scores at a time
 SHORT = 32  # on a CPU, a fit does not solve rows with more pairs exactly ...
 STEPS = 4  # ... but improves them by so many steps of conjugate gradients
 SINGLE, FEWEST_ROWS = 1 << 18, 16  # multiplications of a product by one thread in numpy, and rows that it should have
@@ -224,16 +223,6 @@ class ALS:
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """([users, d], [items, d]) vectors of a fit after another half of a sweep, over users."""
         return self.users.solve(start[1], unobserved, self.penalties(unobserved, penalty)[0], start[0])
-
-    def loss(self, user: Tensor, item: Tensor, unobserved: float, penalty: float) -> float:
-        """Return the loss L (see the top of this module)."""
-        of_users, of_items = self.penalties(unobserved, penalty)
-        pairs = zip(torch.split(self.pairs.user, PAIRS), torch.split(self.pairs.item, PAIRS), strict=True)
-        scores = torch.cat([(user[users] * item[items]).sum(1) for users, items in pairs])
-        listed = (self.pairs.weight * (self.pairs.target - scores).square()).sum()
-        everywhere = unobserved * ((user.T @ user) * (item.T @ item)).sum()
-        penalties = (of_users * user.square().sum(1)).sum() + (of_items * item.square().sum(1)).sum()
-        return float(listed + everywhere + penalties)
 
 
 def _solve(block: Block, rotated: Tensor, diagonal: Tensor) -> Tensor:

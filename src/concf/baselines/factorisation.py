@@ -1,11 +1,8 @@
-"""Factor models: PureSVD, iALS by concf's own solver, and iALS and BPR through the library `implicit`."""
+"""Popularity, and factor models: PureSVD, iALS by the library `implicit`, and ALS by concf's own solver."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -62,8 +59,13 @@ class IALS(Settings):
 
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
         """Alternate. train: [users, items]."""
-        with _implicit() as implicit:
-            model = implicit.als.AlternatingLeastSquares(
+        try:
+            from implicit.als import AlternatingLeastSquares
+            from threadpoolctl import threadpool_limits
+        except ImportError:
+            raise MissingExtraError("implicit", "baselines", "this baseline") from None
+        with threadpool_limits(1, "blas"):  # the library has threads of its own
+            model = AlternatingLeastSquares(
                 factors=self.factors, alpha=self.alpha, regularization=self.regularisation,
                 iterations=self.iterations, use_gpu=False, random_state=seed,
             )  # fmt: skip
@@ -109,35 +111,3 @@ class ALS(Settings):
         pairs = als.Pairs.observed(histories, fitted.item.device)
         user = als.UserSolver(fitted.item, self.unobserved, self.penalty)(pairs, histories.shape[0])
         return Factors(user, fitted.item)
-
-
-class BPR(Settings):
-    """Matrix factorisation by Bayesian personalised ranking (Rendle et al., 2009), by `implicit`."""
-
-    factors: int = Field(64, ge=1)
-    learning_rate: float = Field(0.01, gt=0)
-    regularisation: float = Field(0.02, ge=0)
-    iterations: int = Field(200, ge=1)
-
-    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
-        """Stochastic gradient descent, on one thread: more would race and give another result each time."""
-        with _implicit() as implicit:
-            model = implicit.bpr.BayesianPersonalizedRanking(
-                factors=self.factors, learning_rate=self.learning_rate, regularization=self.regularisation,
-                iterations=self.iterations, use_gpu=False, random_state=seed, num_threads=1,
-            )  # fmt: skip
-            model.fit(csr_matrix(train), show_progress=False)
-        return Factors.of(model.user_factors, model.item_factors)
-
-
-@contextmanager
-def _implicit() -> Iterator[Any]:
-    """The library, with its own threads rather than the matrix library's."""
-    try:
-        import implicit.als
-        import implicit.bpr
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        raise MissingExtraError("implicit", "baselines", "this baseline") from None
-    with threadpool_limits(1, "blas"):
-        yield implicit

@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_array
 
 from concf.baselines.ease import EASE
-from concf.baselines.factorisation import ALS, BPR, IALS, Popularity, PureSVD
+from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.baselines.sequences import SLIST, SequenceALS
 from concf.baselines.timed import DecayedALS, DecayedEASE, DecayedPopularity, RecentPopularity
@@ -140,9 +140,6 @@ BASELINES = {
             "penalty": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1),
             "sweeps": (4, 8, 16),
         },
-    ),
-    "bpr": Candidate(
-        BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}, library="implicit"
     ),
     "recent-popularity": Candidate(
         RecentPopularity,

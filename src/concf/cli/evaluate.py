@@ -102,7 +102,7 @@ def evaluate(
 
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
-    models: Annotated[str | None, typer.Option(help="Names, separated by commas: popularity, itemknn, userknn, ease, rp3beta, puresvd, ials, als, bpr; for logs with times, recent-popularity, decayed-popularity, als-decayed, ease-decayed, slist, als-sequence; concf:strong or another preset; concf:cml or another objective, trained alone.", show_default="popularity,itemknn,ease,rp3beta; with --grid, those that it names")] = None,
+    models: Annotated[str | None, typer.Option(help="Names, separated by commas: popularity, itemknn, userknn, ease, rp3beta, puresvd, ials, als; for logs with times, recent-popularity, decayed-popularity, als-decayed, ease-decayed, slist, als-sequence; concf:strong or another preset; concf:cml or another objective, trained alone.", show_default="popularity,itemknn,ease,rp3beta; with --grid, those that it names")] = None,
     grid: Annotated[Path | None, typer.Option(help="A TOML file with the settings to search, for a baseline, a preset or an objective: `[reference]`, `\"consensus.weight\" = [0.005, 0.01]`.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of splits: the seed of the data set and the next ones.")] = 5,
     metrics: Annotated[str, typer.Option(help="Metrics and lengths of lists; by the first, on validation, settings are chosen: recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall@50,ndcg@50,recall@20,ndcg@20",

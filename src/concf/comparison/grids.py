@@ -29,8 +29,8 @@ FIXED = {"weights": "weights= or --weights", "refit": "refit= or --no-refit"}  #
 def with_grid(candidates: Mapping[str, Candidate], grid: Grid) -> dict[str, Candidate]:
     """Candidates, and the models of the grid, which are searched at every point of it.
 
-    A name is that of a candidate, a baseline, a preset, or an objective that is trained alone (`concf:bpr`, since bpr
-    is a baseline). Settings that are not named keep the values of the baseline or the preset.
+    A name is that of a candidate, a baseline, a preset, or an objective that is trained alone (`concf:bpr`). Settings
+    that are not named keep the values of the baseline or the preset.
     """
     searched, known = dict(candidates), {**BASELINES, **candidates}
     for name, settings in grid.items():

@@ -2,7 +2,7 @@
 
 For a loss lambda_x L_x the gradient scale is G_x = lambda_x n_x, with n_x the norm of the unweighted gradient, so
 dG_x / dlambda_x = n_x = G_x / lambda_x. Where the consensus loss of the head has a weight w_x other than lambda_x, the
-gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> / |g| (`slope`).
+gradient is g = lambda_x g_CF + alpha w_x g_CL and dG_x / dlambda_x = <g_CF, g> / |g|.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ ITEM_SHARE = 0.5  # weight of the items' norm in a gradient scale
 EXPONENT = {"own": 0.15, "whole": 1.0}  # of the training ratio: the released code's, and that of Eq. 15
 LEARNING_RATE = {"adam": 0.01, "descent": 1e-4}  # of lambda_x: the released code's; the paper leaves it open
 FLOOR = {"adam": 0.01, "descent": 1e-4}  # least lambda_x before all are scaled to their sum: the released code's; ours
-SHARE_RATE, SHARE_MOST = 0.1, 1.0  # of `keep_share`: how fast, and the paper's largest alpha
 TINY = 1e-30  # a head without gradient has scale 0 and slope 0
 
 
@@ -28,7 +27,6 @@ class Balance:
     """The balancing weights and their optimiser (Algorithm 1, lines 2 and 11).
 
     weights: [heads] lambda_x; initial: [heads] L^0_x (Eq. 15)
-    shares: [heads] weights of L_CL-x that give its gradient the scale `consensus.share`; at first alpha
     sets_initial: whether the present batch sets L^0 (`begin`); a tensor, so that a captured step reads it anew
     """
 
@@ -36,10 +34,9 @@ class Balance:
         self.settings = settings
         self.weights = torch.ones(n_heads, device=device, dtype=dtype)
         self.initial = torch.ones_like(self.weights)
-        self.shares = torch.full_like(self.weights, settings.consensus.weight)
         self.sets_initial = torch.ones((), dtype=torch.bool, device=device)
-        by_adam, rate = settings.balance.optimiser == "adam", LEARNING_RATE[settings.balance.optimiser]
-        self.total, self.floor = float(n_heads) if by_adam else 1.0, FLOOR[settings.balance.optimiser]  # of lambda_x
+        by_adam, rate = settings.form.optimiser == "adam", LEARNING_RATE[settings.form.optimiser]
+        self.total, self.floor = float(n_heads) if by_adam else 1.0, FLOOR[settings.form.optimiser]  # of lambda_x
         self.optimiser: torch.optim.Optimizer = (
             make_adam([self.weights], device, rate) if by_adam else torch.optim.SGD([self.weights], lr=rate)
         )
@@ -49,24 +46,22 @@ class Balance:
         self.sets_initial.fill_(epoch < self.settings.balance.settle or (epoch, batch) == (0, 0))
 
     def consensus_weights(self) -> Tensor:
-        """[heads] weights of L_CL-x: alpha lambda_x, with lambda_x in `weight_range`; or those that keep the share."""
-        chosen = self.settings.consensus
-        if chosen.share is not None:
-            return self.shares
-        return chosen.weight * (self.weights.clamp(*chosen.weight_range) if chosen.weight_range else self.weights)
+        """[heads] weights of L_CL-x: alpha lambda_x, with lambda_x in `weight_range`."""
+        bounds = self.settings.form.weight_range
+        return self.settings.consensus.weight * (self.weights.clamp(*bounds) if bounds else self.weights)
 
     def step(self, own: Tensor, learned: Tensor, scale: Tensor, projection: Tensor) -> None:
         """Take one step on lambda_x along the gradient of L_b (Eq. 16).
 
         own, learned: [heads] L_CF-x and L_CL-x; scale: [heads] G_x; projection: [heads] <lambda_x g_CF, g> / |g|
         """
-        balance, consensus = self.settings.balance, self.settings.consensus
-        loss = self.weights * own if balance.ratio_of == "own" else own + consensus.weight * learned
+        form, alpha = self.settings.form, self.settings.consensus.weight
+        loss = self.weights * own if form.ratio_of == "own" else own + alpha * learned
         sets = self.sets_initial & (loss > 0)  # Eq. 15 divides by L^0
         self.initial.copy_(torch.where(sets, loss, self.initial))
-        ratio = training_ratio(loss, self.initial, EXPONENT[balance.ratio_of])
-        steepness = slope(scale, projection, self.weights, consensus.weighed_by_lambda)
-        self.weights.grad = weight_gradient(scale, steepness, ratio)
+        ratio = training_ratio(loss, self.initial, EXPONENT[form.ratio_of])
+        slope = (projection if form.weight_range else scale) / self.weights
+        self.weights.grad = weight_gradient(scale, slope, ratio)
         self.optimiser.step()
         self.weights.copy_(normalise(self.weights, self.total, self.floor))
 
@@ -93,30 +88,12 @@ def training_ratio(loss: Tensor, initial: Tensor, exponent: float = 1.0) -> Tens
     return (progress / progress.mean()).pow(exponent)
 
 
-def slope(scale: Tensor, projection: Tensor, weights: Tensor, whole: bool) -> Tensor:
-    """[heads] dG_x / dlambda_x. scale, projection: of `gradient_scale`; weights: lambda_x.
-
-    whole: lambda_x weighs all of the gradient, G_x / lambda_x; else its CF part alone, <g_CF, g> / |g|
-    """
-    return (scale if whole else projection) / weights
-
-
 def weight_gradient(scale: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:
     """[heads] d L_b / d lambda_x of Eq. 16, L_b = sum_x |G_x - mean(G) gamma_x|, the target held constant.
 
     scale: [heads] G_x; slope: [heads] dG_x / dlambda_x; ratio: [heads] gamma_x
     """
     return torch.sign(scale - scale.mean() * ratio) * slope
-
-
-def keep_share(weights: Tensor, own: Tensor, learned: Tensor, share: float) -> Tensor:
-    """[heads] weights of L_CL-x, moved to where the scale of its gradient is `share` times that of the head's own loss.
-
-    Each step goes a tenth of the way, by logarithm. own, learned: [heads] gradient scales of lambda_x L_CF-x and of
-    L_CL-x with its present weight; where one of them is 0, the weight stays.
-    """
-    steps = (share * own / learned.clamp(min=TINY)).pow(SHARE_RATE)
-    return torch.where((own > 0) & (learned > 0), weights * steps, weights).clamp(max=SHARE_MOST)
 
 
 def normalise(weights: Tensor, total: float, floor: float) -> Tensor:

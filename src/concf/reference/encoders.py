@@ -43,7 +43,7 @@ class Encoder(nn.Module):
     """Plain matrix factorisation: an encoding is the embedding itself. Base class of the other encoders.
 
     size:    dimensions of an encoding
-    divides: whether a slice of heads can be encoded alone, by `forward_of(heads, rows, noise)`
+    divides: whether a slice of heads can be encoded alone, by `forward(rows, noise, heads)`
     """
 
     divides = False
@@ -57,14 +57,9 @@ class Encoder(nn.Module):
         """Propagate the embeddings [g, users, d], [g, items, d] over the graph: here they stay."""
         return user, item
 
-    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:  # noqa: ARG002
         """[g, n, d] embeddings of users or of items -> [g, n, size] encodings. noise: for dropout; None: no dropout."""
         return rows
-
-    def forward_of(self, heads: slice, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
-        """Encode for a slice of heads, where the encoder divides; else `heads` is all of them."""
-        encoded: Tensor = self(rows, noise)
-        return encoded
 
     def branch(self, x: int) -> Self:
         """Copy the encoder for head x alone: the shared parameters, and its slice of the others."""
@@ -87,12 +82,8 @@ class MLP(Encoder):
         self.second = GroupedLinear(second, dimensions // 2, self.size)
         self.dropout = dropout
 
-    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
-        """[g, n, d] -> [heads, n, d/4]."""
-        return self.forward_of(EVERY_HEAD, rows, noise)
-
-    def forward_of(self, heads: slice, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
-        """[heads, n, d] -> [heads, n, d/4] of a slice of heads."""
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
+        """[g, n, d] -> [heads, n, d/4] of a slice of heads."""
         return two_layers(rows, self.first.of(heads), self.second.of(heads), self.dropout, noise)
 
 
@@ -126,21 +117,19 @@ class LightGCN(Encoder):
 EncoderMaker = Callable[[int, int, Sharing, csr_array], Encoder]  # dimensions, heads, sharing, train
 
 
-def mlp(dropout: float = 0.0) -> EncoderMaker:
+def mlp(dimensions: int, heads: int, sharing: Sharing, train: csr_array, dropout: float = 0.0) -> MLP:  # noqa: ARG001
     """The paper's target model."""
-    return lambda dimensions, heads, sharing, train: MLP(  # noqa: ARG005
-        dimensions, 1 if sharing in ("full", "layer") else heads, 1 if sharing == "full" else heads, dropout
-    )
+    return MLP(dimensions, 1 if sharing in ("full", "layer") else heads, 1 if sharing == "full" else heads, dropout)
 
 
-def factorisation() -> EncoderMaker:
+def factorisation(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> Encoder:  # noqa: ARG001
     """Plain matrix factorisation."""
-    return lambda dimensions, heads, sharing, train: Encoder(dimensions)  # noqa: ARG005
+    return Encoder(dimensions)
 
 
-def lightgcn() -> EncoderMaker:
+def lightgcn(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> LightGCN:  # noqa: ARG001
     """LightGCN propagation over the training graph."""
-    return lambda dimensions, heads, sharing, train: LightGCN(dimensions, train)  # noqa: ARG005
+    return LightGCN(dimensions, train)
 
 
-ENCODERS: dict[str, Callable[..., EncoderMaker]] = {"mlp": mlp, "mf": factorisation, "lightgcn": lightgcn}
+ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp, "mf": factorisation, "lightgcn": lightgcn}

@@ -10,6 +10,7 @@ import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -116,12 +117,11 @@ class _TwoLayers(torch.autograd.Function):
         ctx.share, groups = share, max(len(rows), len(w), len(v))
         ctx.shapes = [part.shape for part in (rows, w, b, v, c)]
         rows, w, b, v, c = (part.expand(groups, -1, -1) for part in (rows, w, b, v, c))
-        if has_kernel(rows):
-            from concf.reference import triton_kernels
-
+        if triton_kernels := _triton(rows):
             ctx.seed = torch.zeros(1, dtype=torch.int64, device=rows.device).random_(generator=noise)
             ctx.save_for_backward(rows, w, b, v, c)
-            return triton_kernels.two_layers(rows, w, b, v, c, share, ctx.seed)
+            encoded: Tensor = triton_kernels.two_layers(rows, w, b, v, c, share, ctx.seed)
+            return encoded
         hidden = _side_by_side(rows, w)
         hidden += b
         if share and noise is not None:
@@ -133,9 +133,7 @@ class _TwoLayers(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         rows = ctx.saved_tensors[0]
-        if has_kernel(rows):
-            from concf.reference import triton_kernels
-
+        if triton_kernels := _triton(rows):
             gradients = triton_kernels.two_layers_gradient(upstream, ctx.share, ctx.seed, *ctx.saved_tensors)
         else:
             rows, w, hidden, v = ctx.saved_tensors
@@ -173,10 +171,8 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-        if has_kernel(rows) and rows.shape[1] <= NARROW:
-            from concf.reference import triton_kernels
-
-            partition = triton_kernels.log_partition(rows, table, bias)
+        if rows.shape[1] <= NARROW and (triton_kernels := _triton(rows)):
+            partition: Tensor = triton_kernels.log_partition(rows, table, bias)
             ctx.save_for_backward(rows, table, bias, partition)
             return partition
         ctx.kept = len(rows) * len(table) <= KEPT
@@ -192,10 +188,9 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows, table, bias, partition, *masses = ctx.saved_tensors
-        if has_kernel(rows) and rows.shape[1] <= NARROW:
-            from concf.reference import triton_kernels
-
-            return triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
+        if rows.shape[1] <= NARROW and (triton_kernels := _triton(rows)):
+            d_rows, d_table, d_bias = triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
+            return d_rows, d_table, d_bias
         if ctx.kept:  # exp(logits - greatest): the softmax up to a factor of each row
             upstream = upstream * torch.exp(masses[1] - partition)
             blocks = iter([(slice(None), masses[0])])
@@ -233,11 +228,10 @@ def _logits(
 class _ListedScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists: Tensor) -> Tensor:
-        if has_kernel(user):
-            from concf.reference import triton_kernels
-
+        if triton_kernels := _triton(user):
             ctx.save_for_backward(user, item, lists)
-            return triton_kernels.listed_scores(user, offset, item, bias, lists)
+            scores: Tensor = triton_kernels.listed_scores(user, offset, item, bias, lists)
+            return scores
         ctx.size, width = user.shape[2], -(user.shape[2] + 2) % 8  # rows of whole vector registers are faster
         none, nor = (side.new_zeros(*side.shape[:2], width) for side in (user, item))
         user = torch.cat([user, offset[..., None], torch.ones_like(offset)[..., None], none], 2)
@@ -248,9 +242,7 @@ class _ListedScores(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         user, item, lists = ctx.saved_tensors
-        if has_kernel(user):
-            from concf.reference import triton_kernels
-
+        if triton_kernels := _triton(user):
             return *triton_kernels.listed_scores_gradient(user, item, lists, upstream.contiguous()), None
         d_user, d_item = torch.empty_like(user), torch.empty_like(item)
         for g in range(len(user)):
@@ -282,14 +274,14 @@ def _transposed_product(values: Tensor, lists: Tensor, user: Tensor, n_items: in
     return product
 
 
-def has_kernel(tensor: Tensor) -> bool:
-    """Whether the Triton kernels support a tensor."""
-    return tensor.is_cuda and tensor.dtype == torch.float32 and _has_triton()
+def _triton(tensor: Tensor) -> Any:
+    """The Triton kernels, where they support a tensor; else None."""
+    return _triton_kernels() if tensor.is_cuda and tensor.dtype == torch.float32 else None
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _triton_kernels() -> Any:
+    return import_module("concf.reference.triton_kernels") if find_spec("triton") else None
 
 
 def take_rows(table: Tensor, ids: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class Model(nn.Module):
         deviation = 1.0 if initial_std is None else initial_std
         self.user = nn.Parameter(torch.randn(groups, self.n_users, dimensions) * deviation)
         self.item = nn.Parameter(torch.randn(groups, self.n_items, dimensions) * deviation)
-        self.encoder = (encoder or mlp())(dimensions, len(self.names), sharing, train)
+        self.encoder = (encoder or mlp)(dimensions, len(self.names), sharing, train)
         if not isinstance(self.encoder, Encoder):
             raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")
         self.heads = nn.ModuleList(
@@ -50,19 +50,15 @@ class Model(nn.Module):
         assert isinstance(head, Head)
         return head
 
-    def tables(self) -> tuple[Tensor, Tensor]:
-        """([g, users, d], [g, items, d]) embeddings after graph propagation, if the encoder has any."""
-        return self.encoder.propagate(self.user, self.item)
-
     def encode(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
         """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of a slice of heads. noise: for dropout"""
-        encoded = self.encoder.forward_of(heads, rows, noise)
+        encoded: Tensor = self.encoder(rows, noise, heads) if self.encoder.divides else self.encoder(rows, noise)
         return encoded.expand(len(self.names[heads]), -1, -1)
 
     @torch.no_grad()
     def factors(self) -> dict[str, Factors]:
         """Export each head as user vectors, item vectors and item bias, which rank as the head does."""
-        user, item = (self.encode(table) for table in self.tables())
+        user, item = (self.encode(table) for table in self.encoder.propagate(self.user, self.item))
         exported = {}
         for x, name in enumerate(self.names):
             vectors, _ = self.head(name).user(user[x])

@@ -1,4 +1,7 @@
-"""The objectives by name: a loss, the head that scores, and what the loss needs of a batch."""
+"""The objectives by name: a loss, the head that scores, and what the loss needs of a batch.
+
+Where the paper, its released code and this package differ in a formula, a `Formulation` chooses.
+"""
 
 from __future__ import annotations
 
@@ -45,34 +48,68 @@ class Objective:
     distilled: bool = True
 
 
+@dataclass(frozen=True)
+class Formulation:
+    """Points on which the paper and its code differ, or which the paper leaves open; the defaults are `reference`.
+
+    distance:    that CF-B trains on; in the consensus loss a squared one is scaled by 10
+    error_scale: factor of CF-D's squared error; Eq. 4 has 1/2
+    begins:      the consensus loss begins after the |Q|-th ranking, at epoch |Q| p (warm-up), or one epoch later
+    window_moves: False: consistency is measured once, over rankings up to epoch |Q| p
+    newest_votes: False: the ranking before the newest one votes
+    weight_range: lambda_x is clipped to it where it weighs the consensus loss; None: it is not
+    clip:        in the consensus loss, scores of BPR and the multinomial heads are clipped to +-this; None: not
+    ratio_of:    training ratio: of lambda_x L_CF-x to the power of 0.15 (own), or of L_x as in Eq. 15 (whole)
+    optimiser:   of lambda_x: Adam, their sum the number of heads; or gradient descent, their sum 1
+    norm:        gradient scale: norm(users) + norm(items) / 2 (sides), or the norm of both as one (joint)
+    """
+
+    distance: Literal["squared", "plain"] = "squared"
+    error_scale: float = 1.0
+    begins: Literal["full-window", "warm-up", "after-warm-up"] = "full-window"
+    window_moves: bool = True
+    newest_votes: bool = True
+    weight_range: tuple[float, float] | None = (0.5, 2.0)
+    clip: float | None = None
+    ratio_of: Literal["own", "whole"] = "own"
+    optimiser: Literal["adam", "descent"] = "adam"
+    norm: Literal["sides", "joint"] = "sides"
+
+
+FORMULATIONS = {
+    "reference": Formulation(),
+    "paper": Formulation(
+        distance="plain", error_scale=0.5, begins="warm-up", weight_range=None, ratio_of="whole", optimiser="descent",
+        norm="joint",
+    ),
+    "released": Formulation(begins="after-warm-up", window_moves=False, newest_votes=False, clip=40.0),
+}  # fmt: skip  # one of yours: FORMULATIONS["mine"] = Formulation(clip=20.0)
+
+
 class LossSettings(Settings):
-    """Parameters of the objectives, where the paper and its released code differ or leave a choice."""
+    """Parameters of the objectives that the paper leaves open."""
 
     margin: float = Field(1.0, gt=0, description="margin of CF-B (cml)")
-    distance: Literal["squared", "plain"] = Field(
-        "squared", description="distance that CF-B trains on; in the consensus loss a squared one is scaled by 10"
-    )
-    error_scale: float = Field(1.0, gt=0, description="factor of CF-D's squared error; Eq. 4 has 1/2")
     likelihood: Literal["rows", "users", "mean"] = Field(
         "rows", description="CF-E: sum over the rows of a batch (Eq. 5), each by its length (users), or their mean"
     )
 
 
-OBJECTIVES: dict[str, Objective | Callable[[LossSettings], Objective]] = {  # name: loss, head, needs
+OBJECTIVES: dict[str, Objective | Callable[[LossSettings, Formulation], Objective]] = {  # name: loss, head, needs
     "bpr": Objective(losses.bpr, DotHead, "pairs"),
-    "cml": lambda chosen: Objective(
+    "cml": lambda chosen, form: Objective(
         partial(losses.cml, margin=chosen.margin), MetricHead, "pairs",
-        score=partial(distance_score, kind=chosen.distance),
-        consensus_score=partial(distance_score, kind=chosen.distance, scale=CONSENSUS_SCALE[chosen.distance]),
+        score=partial(distance_score, kind=form.distance),
+        consensus_score=partial(distance_score, kind=form.distance, scale=CONSENSUS_SCALE[form.distance]),
     ),
     "cross-entropy": Objective(losses.cross_entropy, ProductHead, "pairs"),
-    "squared-error": lambda chosen: Objective(
-        partial(losses.squared_error, scale=chosen.error_scale), ProductHead, "pairs"
+    "squared-error": lambda _, form: Objective(
+        partial(losses.squared_error, scale=form.error_scale), ProductHead, "pairs"
     ),
-    "multinomial": lambda chosen: Objective(
+    "multinomial": lambda chosen, _: Objective(
         partial(losses.multinomial, likelihood=chosen.likelihood), ItemTableHead, "items"
     ),
-    "multinomial-users": lambda chosen: Objective(
+    "multinomial-users": lambda chosen, _: Objective(
         partial(losses.multinomial, likelihood=chosen.likelihood), UserTableHead, "users", distilled=False
     ),
 }  # fmt: skip  # a row of yours: OBJECTIVES["hinge"] = Objective(...)
@@ -90,20 +127,22 @@ def minus_distance(scores: Tensor) -> Tensor:
     return -(-scores).clamp(min=1e-12).sqrt()
 
 
-def choose(names: tuple[str, ...], chosen: LossSettings | None = None) -> dict[str, Objective]:
+def choose(
+    names: tuple[str, ...], chosen: LossSettings | None = None, form: Formulation | None = None
+) -> dict[str, Objective]:
     """Map each head to its objective: a row of the table, or an `Objective` imported as `module:name`.
 
     `first=bpr`: a head named `first`; else it has the name of its objective.
     `multinomial#1`, `multinomial#2`: two heads of one objective that differ by their random initialisation.
     """
-    return {head: _objective(name, chosen or LossSettings()) for head, name in map(named, names)}
+    return {head: _objective(name, chosen or LossSettings(), form or Formulation()) for head, name in map(named, names)}
 
 
-def _objective(name: str, chosen: LossSettings) -> Objective:
+def _objective(name: str, chosen: LossSettings, form: Formulation) -> Objective:
     kind, again, start = name.partition("#")
     if kind in OBJECTIVES and bool(again) == bool(start):
         row = OBJECTIVES[kind]
-        return row if isinstance(row, Objective) else row(chosen)
+        return row if isinstance(row, Objective) else row(chosen, form)
     value = imported(name) if ":" in name else None
     if isinstance(value, Objective):
         return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ from torch import Tensor
 
 from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS, consensus, consistencies
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import DataError
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
 from concf.reference.model import Model
-from concf.reference.settings import ConsensusSettings
+from concf.reference.settings import ReferenceSettings
 
 
 class RankingConsensus:
@@ -28,11 +27,9 @@ class RankingConsensus:
     target: [users, L] int32 consensus lists that students learn from, padded with -1
     """
 
-    def __init__(
-        self, data: Split, settings: ConsensusSettings, seed: int, model: Model, validation: Validation,
-        teacher: Tensor | None = None,
-    ) -> None:  # fmt: skip
-        self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, validation.group
+    def __init__(self, data: Split, settings: ReferenceSettings, model: Model, validation: Validation) -> None:
+        self.data, self.model, self.group = data, model, validation.group
+        self.settings, self.form = settings.consensus, settings.form
         self.heads, self.device = model.names, model.user.device
         self.several = len(self.heads) > 1
         self.users = self.group.share(data.train.shape[0])  # local users
@@ -42,27 +39,19 @@ class RankingConsensus:
         self.seen_by_validated = Seen(seen[validated], self.device)
         self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for all users
         n_items = model.n_items
-        self.top_k, self.kept = (min(n or n_items, n_items) for n in (settings.top_k, settings.kept))
+        self.top_k, self.kept = (min(n or n_items, n_items) for n in (self.settings.top_k, self.settings.kept))
         self.voters = [x for x, name in enumerate(self.heads) if name not in settings.non_voting]
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
         self.n_rankings = 0
         self._voted: tuple[Tensor, list[Tensor]] | None = None  # ranking and window of the newest consensus
-        size = model.n_users, min(settings.target_length or len(self.voters) * self.top_k, n_items)
+        size = model.n_users, min(self.settings.target_length or len(self.voters) * self.top_k, n_items)
         self.target = torch.full(size, NOTHING, dtype=torch.int32, device=self.device)
-        self.teacher = None if teacher is None else self._learn_from(teacher)  # its checksum
+        self.first_epoch = settings.first_consensus_epoch
 
-    def _learn_from(self, teacher: Tensor) -> str:
-        """Use the lists of a teacher as a fixed target; returns their SHA-256."""
-        users, items = self.model.n_users, self.model.n_items
-        if teacher.ndim != 2 or len(teacher) != users or not teacher.shape[1]:
-            raise ConfigError(f"teacher: expected ranked lists [{users} users, L], L > 0, found {list(teacher.shape)}")
-        unknown = teacher[(teacher < NOTHING) | (teacher >= items)]
-        if len(unknown):
-            raise ConfigError(f"teacher: expected items below {items} and -1 for none, found item {int(unknown[0])}")
-        length = min(teacher.shape[1], self.target.shape[1])
-        self.target[:, :length] = teacher[:, :length].to(self.target)
-        return sha256(self.target.cpu().numpy().tobytes()).hexdigest()
+    def teaches(self, epoch: int) -> bool:
+        """Line 6: whether the warm-up is over."""
+        return self.several and epoch >= self.first_epoch
 
     def update(self) -> dict[str, Tensor]:
         """Rank all items, update Q and the consensus; returns lists [local users, ...] of each head and consensus.
@@ -95,18 +84,17 @@ class RankingConsensus:
         self.n_rankings += 1
         window = chosen.window or self.n_rankings
         self.queue = [*self.queue, newest][-max(window, 2) :]
-        if chosen.window_moves:
+        if self.form.window_moves:
             self.window = self.queue[-window:]
-        ranking = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
+        ranking = self.queue[-1] if self.form.newest_votes or len(self.queue) == 1 else self.queue[-2]
         self._voted = ranking, list(self.window)
         both, by_rank = consensus(
             ranking, self.window, self.model.n_items, self._list_length(), voters=self.voters,
             top_k=self.top_k, temperature=chosen.temperature,
             consistency_temperature=chosen.consistency_temperature,
         )  # fmt: skip
-        if not self.teacher:
-            self.target.copy_(self.group.gather(both[:, : self.target.shape[1]]))
-        if not chosen.window_moves and self.n_rankings == window + 1:
+        self.target.copy_(self.group.gather(both[:, : self.target.shape[1]]))
+        if not self.form.window_moves and self.n_rankings == window + 1:
             self.window = self.queue[-window:]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
 

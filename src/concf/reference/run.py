@@ -114,7 +114,7 @@ def make_model(data: Split, settings: ReferenceSettings, seed: int = 0) -> Model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(
-            data.train, choose(settings.objectives, settings.losses), dimensions=made.dimensions,
+            data.train, choose(settings.objectives, settings.losses, settings.form), dimensions=made.dimensions,
             encoder=made.make_encoder(), sharing=made.sharing, initial_std=made.initial_std,
         )  # fmt: skip
 

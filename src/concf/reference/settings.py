@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from functools import partial
+from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
-from concf.reference.encoders import ENCODERS, EncoderMaker, Sharing
-from concf.reference.objectives import FIVE, OBJECTIVES, LossSettings, imported
+from concf.reference.encoders import ENCODERS, EncoderMaker, Sharing, mlp
+from concf.reference.objectives import FIVE, FORMULATIONS, OBJECTIVES, Formulation, LossSettings, imported
 from concf.runs.settings import EVERYTHING, RunSettings, ValidationSettings, VotingSettings
 from concf.runtime.settings import Settings, named
 
@@ -32,9 +33,9 @@ class ModelSettings(Settings):
 
     def make_encoder(self) -> EncoderMaker:
         """Return the encoder's constructor."""
-        if self.encoder in ENCODERS:
-            return ENCODERS[self.encoder](**({"dropout": self.dropout} if self.encoder == "mlp" else {}))
-        maker = imported(self.encoder) if ":" in self.encoder else None
+        if self.encoder == "mlp":
+            return partial(mlp, dropout=self.dropout)
+        maker = imported(self.encoder) if ":" in self.encoder else ENCODERS.get(self.encoder)
         if not callable(maker):  # it is called with (dimensions, heads, sharing, train)
             known = ", ".join(ENCODERS)
             raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name yours as module:name")
@@ -51,31 +52,7 @@ class ConsensusSettings(VotingSettings):
         100.0, gt=0, description="T_c: the smaller, the more a changing rank costs; none: ranks alone (R-consensus)"
     )
     length: int = Field(50, ge=1, description="N: items of the consensus target that students learn to order")
-    begins: Literal["full-window", "warm-up", "after-warm-up"] = Field(
-        "full-window", description="the consensus loss begins after the |Q|-th ranking, at epoch |Q| p, or one later"
-    )
-    window_moves: bool = Field(True, description="false: consistency is measured once, over rankings up to epoch |Q| p")
-    newest_votes: bool = Field(True, description="false: the ranking before the newest one votes")
     non_voting: tuple[str, ...] = Field((), description="heads that do not vote")
-    weight_range: tuple[float, float] | None = Field(
-        (0.5, 2.0), description="lambda_x is clipped to it where it weighs the consensus loss; none: it is not"
-    )
-    share: float | None = Field(
-        None,
-        gt=0,
-        description="gradient scale of a head's consensus loss over that of its own; none: as alpha gives it",
-    )
-    clip: float | None = Field(
-        None, gt=0, description="in the consensus loss, scores of BPR and the multinomial heads are clipped to +-this"
-    )
-
-    @model_validator(mode="after")
-    def _makes_sense(self) -> ConsensusSettings:
-        if self.weight_range is not None and not 0 <= self.weight_range[0] <= self.weight_range[1]:
-            raise ValueError(f"weight_range = {self.weight_range}: expected two numbers, 0 or more, the lower first")
-        if self.window is None and not self.window_moves:
-            raise ValueError("window_moves = false measures consistency over the first |Q| rankings: set window")
-        return self
 
     @property
     def kept(self) -> int | None:
@@ -87,34 +64,12 @@ class ConsensusSettings(VotingSettings):
         """Items of the consensus target: N to order, and N more in the denominators of Eq. 13; None: all with votes."""
         return None if self.top_k is None else 2 * self.length
 
-    @property
-    def weighed_by_lambda(self) -> bool:
-        """Whether L_CL-x has the weight alpha lambda_x itself (Eq. 8, 9), and not one that is constant for L_b."""
-        return self.weight_range is None and self.share is None
-
-    @property
-    def first_consensus_epoch(self) -> int:
-        """First epoch after the warm-up (Algorithm 1, line 6), by `begins`; at least the voting ranking is there."""
-        warm_up = (self.window or WARM_UP) * self.every
-        first = {"full-window": warm_up - self.every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}
-        return max(first[self.begins], 1 if self.newest_votes else self.every + 1)
-
 
 class BalanceSettings(Settings):
     """Balancing of the heads' gradients (Eq. 15, 16)."""
 
     on: bool = Field(True, description="false: every lambda_x stays 1")
-    ratio_of: Literal["own", "whole"] = Field(
-        "own",
-        description="training ratio: of lambda_x L_CF-x to the power of 0.15 (own), or of L_x as in Eq. 15 (whole)",
-    )
     settle: int = Field(10, ge=0, description="epochs in which every batch sets L^0; 0: the first batch alone")
-    optimiser: Literal["adam", "descent"] = Field(
-        "adam", description="of lambda_x: Adam, their sum the number of heads; or gradient descent, their sum 1"
-    )
-    norm: Literal["sides", "joint"] = Field(
-        "sides", description="gradient scale: norm(users) + norm(items) / 2, or the norm of both as one"
-    )
 
 
 class TrainingSettings(ValidationSettings):
@@ -137,6 +92,10 @@ class ReferenceSettings(RunSettings):
         FIVE,
         description="a head each: names of OBJECTIVES, or module:name of yours; name=objective gives it a name",
     )
+    formulation: str = Field(
+        "reference",
+        description="formulas on which the paper and its code differ: reference, paper, released, or a row of yours",
+    )
     losses: LossSettings = LossSettings()
     model: ModelSettings = ModelSettings()
     consensus: ConsensusSettings = ConsensusSettings()
@@ -156,6 +115,10 @@ class ReferenceSettings(RunSettings):
         taken = {CONSENSUS, R_CONSENSUS, EVERYTHING} & heads
         if taken:
             raise ValueError(f"a head cannot be called {taken.pop()!r}: results have that name")
+        if self.formulation not in FORMULATIONS:
+            raise ValueError(f"formulation: unknown {self.formulation!r}; choose from {', '.join(FORMULATIONS)}")
+        if self.consensus.window is None and not self.form.window_moves:
+            raise ValueError(f"formulation {self.formulation} measures consistency once: set consensus.window")
         unknown = sorted(set(self.non_voting) - {*heads, *OBJECTIVES})
         if unknown:
             raise ValueError(f"consensus.non_voting: unknown {', '.join(unknown)}; heads: {', '.join(self.heads)}")
@@ -181,6 +144,19 @@ class ReferenceSettings(RunSettings):
         return self.consensus.consistency_temperature
 
     @property
+    def form(self) -> Formulation:
+        """Formulas on which the paper and its code differ."""
+        return FORMULATIONS[self.formulation]
+
+    @property
+    def first_consensus_epoch(self) -> int:
+        """First epoch after the warm-up (Algorithm 1, line 6), by `begins`; at least the voting ranking is there."""
+        every = self.consensus.every
+        warm_up = (self.consensus.window or WARM_UP) * every
+        first = {"full-window": warm_up - every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}
+        return max(first[self.form.begins], 1 if self.form.newest_votes else every + 1)
+
+    @property
     def balances(self) -> bool:
         """Whether the weights of the heads are learned."""
         return self.balance.on and self.several
@@ -191,24 +167,16 @@ class ReferenceSettings(RunSettings):
 
 
 PAPER = ReferenceSettings(
-    losses=LossSettings(distance="plain", error_scale=0.5),
+    formulation="paper",
     model=ModelSettings(initial_std=None, dropout=0.0),
-    consensus=ConsensusSettings(
-        weight=0.01,
-        window=5,
-        consistency_temperature=10.0,
-        begins="warm-up",
-        non_voting=("multinomial-users",),
-        weight_range=None,
-    ),
-    balance=BalanceSettings(ratio_of="whole", settle=0, optimiser="descent", norm="joint"),
+    consensus=ConsensusSettings(weight=0.01, window=5, consistency_temperature=10.0, non_voting=("multinomial-users",)),
+    balance=BalanceSettings(settle=0),
     training=TrainingSettings(weight_decay=0.0),
 )
 
 RELEASED = ReferenceSettings(
-    consensus=ConsensusSettings(
-        every=10, window=5, begins="after-warm-up", window_moves=False, newest_votes=False, clip=40.0
-    ),
+    formulation="released",
+    consensus=ConsensusSettings(every=10, window=5),
     training=TrainingSettings(epochs=200, patience=None),
 )
 

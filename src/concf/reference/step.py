@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from concf.reference.balance import Balance, gradient_scale, keep_share
+from concf.reference.balance import Balance, gradient_scale
 from concf.reference.batches import Batch
 from concf.reference.cuda_graphs import Streams, make_adam
 from concf.reference.encoders import EVERY_HEAD
@@ -29,7 +29,7 @@ from concf.reference.kernels import sum_of_gradients
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.settings import ReferenceSettings
 
-CLIPPED = ("bpr", "multinomial")  # heads with unbounded scores, which `consensus.clip` bounds
+CLIPPED = ("bpr", "multinomial")  # heads with unbounded scores, which `Formulation.clip` bounds
 
 
 @dataclass
@@ -64,10 +64,8 @@ class Step:
         self.streams = Streams(self.device, 2)
 
     def distils(self, epoch: int) -> bool:
-        """Line 6: whether the warm-up is over; a teacher from outside needs none."""
-        over = self.settings.several and epoch >= self.settings.consensus.first_consensus_epoch
-        taught = over or self.consensus.teacher is not None
-        return taught and self.settings.consensus.weight > 0 and bool(self.students)
+        """Line 6: whether the heads learn from the consensus in this epoch."""
+        return self.consensus.teaches(epoch) and self.settings.consensus.weight > 0 and bool(self.students)
 
     def _step(self, batch: Batch, distils: bool) -> Tensor:
         """Lines 5 to 12: [3, heads] L_CF-x, L_CL-x and the gradient scale G_x of this batch.
@@ -83,9 +81,6 @@ class Step:
                 learned = self._consensus_term(batch)  # lines 8, 9: L_x = L_CF-x + alpha L_CL-x
         self.streams.join()
         scale, projection = self._set_gradients(batch, own, learned)  # line 10: L = sum_x lambda_x L_x
-        if distils and (share := self.settings.consensus.share) is not None:
-            scales = self._scale(own.tables, (EVERY_HEAD, EVERY_HEAD)), self._scale(learned.tables, self.slices)
-            self.balance.shares.copy_(keep_share(self.balance.shares, *scales, share))
         if self.settings.balances:
             with self.streams.stream(0):
                 self.balance.step(own.loss, learned.loss, scale, projection)  # line 11: L_b and lambda_x
@@ -95,8 +90,8 @@ class Step:
 
     def _consensus_term(self, batch: Batch) -> Term:
         """alpha lambda_x L_CL-x (Eq. 13, 14) of the students."""
-        chosen = self.settings.consensus
-        clip = {} if chosen.clip is None else dict.fromkeys(CLIPPED, chosen.clip)
+        chosen, bound = self.settings.consensus, self.settings.form.clip
+        clip = {} if bound is None else dict.fromkeys(CLIPPED, bound)
         copies = self._copies(*self.slices)
         target = self.consensus.target
         loss = self.head_losses.consensus(*copies, batch, target, chosen.length, self.students, self.noise, clip)
@@ -131,15 +126,8 @@ class Step:
             table.grad = (total.sum(0) if len(table) == 1 else total).reshape(table.shape).contiguous()
             squares.append(square)
             products.append(product)
-        return gradient_scale(squares, products, self.settings.balance.norm)
+        return gradient_scale(squares, products, self.settings.form.norm)
 
     def all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
         """Replace losses and gradients by those of the whole batch, where several processes divide it."""
         raise NotImplementedError
-
-    def _scale(self, tables: list[Tensor], slices: tuple[slice, slice]) -> Tensor:
-        """[heads] gradient scale of one term. tables: as in `Term`, of the heads in `slices`"""
-        squares = [self.weights.new_zeros(len(self.names)) for _ in tables]
-        for square, table, heads in zip(squares, tables, slices, strict=True):
-            square[heads] = table.square().sum((1, 2))
-        return gradient_scale(squares, squares, self.settings.balance.norm)[0]

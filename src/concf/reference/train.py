@@ -38,17 +38,18 @@ def train_reference(
 ) -> ReferenceRun:  # fmt: skip
     """Train by Algorithm 1; a run in a folder is resumed where `job` says so. parts: see `Parts`, for ablations"""
     job, parts = job or Job(), parts or Parts()
-    replaced = (parts.head_losses, parts.consensus) != (HeadLosses, RankingConsensus)
+    replaced = (parts.head_losses, parts.consensus, parts.trainer) != (HeadLosses, RankingConsensus, None)
     if replaced and (job.folder is not None or job.group.several):
         raise ConfigError("parts of a step are replaced in one process and in memory: leave the folder and group out")
     if not job.resume:
         tables = large_tables(data, settings, job.group)
         refuse_too_large(tables, data.train.shape, settings, device, job.group)
-    trainer = Trainer(data, settings, seed, device, parts=parts, group=job.group)  # lines 1, 2
+    make = parts.trainer or Trainer
+    trainer = make(data, settings, seed, device, parts=parts, group=job.group)  # lines 1, 2
     run = ReferenceRun(data, settings, seed, device, trainer.model)
     if job.group.is_main:
         refuse_blind(run.metric, data)
-    with job.begun(run, trainer, trainer.consensus.teacher):
+    with job.begun(run, trainer):
         job.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
         _all_epochs(run, trainer, job, parts)
         trainer.end()
@@ -101,7 +102,7 @@ def _patience_is_over(run: ReferenceRun, epoch: int) -> bool:
     chosen, period = run.settings.training, run.settings.consensus.every
     if chosen.patience is None:
         return False
-    first = run.settings.consensus.first_consensus_epoch - 1  # a SingleCF has as much time
+    first = run.settings.first_consensus_epoch - 1  # a SingleCF has as much time
     for name, best in run.best.items():
         patience = chosen.patience if name in run.heads else max(chosen.patience, 2 * period)
         if epoch - max(first, best.rose) < patience:
@@ -111,7 +112,7 @@ def _patience_is_over(run: ReferenceRun, epoch: int) -> bool:
 
 def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup = ALONE) -> Tables:
     """Largest tables of a process: the model with gradients and optimiser, its best states, rankings, a batch."""
-    objectives = choose(settings.objectives, settings.losses)
+    objectives = choose(settings.objectives, settings.losses, settings.form)
     model, consensus, training = settings.model, settings.consensus, settings.training
     (users, items), d, heads, several = data.train.shape, model.dimensions, len(objectives), settings.several
     rows, local = users + items, users // group.size
@@ -121,7 +122,7 @@ def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup =
     outputs = sum({"items": items, "users": users}.get(loss.needs, 0) for loss in objectives.values()) * (size + 1)
     embeddings, others = (heads if model.sharing == "none" else 1) * rows * d, outputs
     others += layers if model.encoder == "mlp" else 0
-    taught = several and consensus.weight > 0 and training.epochs > consensus.first_consensus_epoch
+    taught = several and consensus.weight > 0 and training.epochs > settings.first_consensus_epoch
     students = sum(objective.distilled for objective in objectives.values()) if taught else 0
     copies = (heads + students) * rows * d
     k, kept = (min(n or items, items) for n in (consensus.top_k, consensus.kept))

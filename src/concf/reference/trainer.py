@@ -33,16 +33,14 @@ TF32 = True  # on a GPU: its rounding is far below the noise of a batch
 class Parts:
     """Parts of Algorithm 1 that ablations replace.
 
-    head_losses, consensus: classes of the heads' losses and of their consensus
-    teacher: [users, L] ranked items, -1 for padding: a fixed target from the first epoch on, in place of the consensus
-             (two-stage distillation); the consensus is still computed, but not distilled
+    head_losses, consensus: make the heads' losses and their consensus; trainer: makes the trainer; None: `Trainer`
     watch_rankings: called at every ranking with the epoch, the trainer (`trainer.consensus.queue` holds the newest
              rankings) and the lists [local users, ...] of each head and consensus
     """
 
     head_losses: Callable[..., HeadLosses] = HeadLosses
-    consensus: type[RankingConsensus] = RankingConsensus
-    teacher: Tensor | None = None
+    consensus: Callable[..., RankingConsensus] = RankingConsensus
+    trainer: Callable[..., Trainer] | None = None
     watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None
 
 
@@ -57,11 +55,11 @@ class Trainer(Step):
             raise ConfigError("losses.likelihood = 'mean' is over the rows of a whole batch: train in one process")
         self.data, self.seed, parts = data, seed, parts or Parts()
         model = make_model(data, settings, seed).to(device)  # line 1
-        losses = parts.head_losses(model, choose(settings.objectives, settings.losses), data.train)
+        losses = parts.head_losses(model, choose(settings.objectives, settings.losses, settings.form), data.train)
         users = sample(data.validated, settings.training.validated_users, seed)
         metric = fitting_metric(settings.training.metric, data)
         validation = Validation(data, metric, model.user.device, group, users)
-        consensus = parts.consensus(data, settings.consensus, seed, model, validation, parts.teacher)
+        consensus = parts.consensus(data, settings, model, validation)
         super().__init__(settings, losses, consensus)  # line 2
         self.group, self.sampler = group, Sampler(data.train)
         self.step = CudaGraph(self._step, self.noise, not group.several)
@@ -157,8 +155,7 @@ class Trainer(Step):
     def state_dict(self) -> dict[str, Any]:
         """Return what the next epoch depends on beside the model; random draws depend on seed and epoch alone."""
         return {
-            "weights": self.weights, "initial": self.balance.initial, "shares": self.balance.shares,
-            "consensus": self.consensus.state_dict(),
+            "weights": self.weights, "initial": self.balance.initial, "consensus": self.consensus.state_dict(),
             "weight_optimiser": self.balance.optimiser.state_dict(), "optimiser": self.optimiser.state_dict(),
         }  # fmt: skip
 
@@ -166,7 +163,6 @@ class Trainer(Step):
         """Restore what `state_dict` returned."""
         self.weights.copy_(state["weights"])
         self.balance.initial.copy_(state["initial"])
-        self.balance.shares.copy_(state["shares"])
         _restore(self.balance.optimiser, state["weight_optimiser"])
         _restore(self.optimiser, state["optimiser"])
         self.consensus.load_state_dict(state["consensus"])

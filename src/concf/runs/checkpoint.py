@@ -28,7 +28,7 @@ from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.settings import flat
 from concf.runtime.system import LOCKS_MAPPED_FILES
 
-FORMAT = 3  # any other is refused
+FORMAT = 4  # any other is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
 LOCK = "train.lock"  # of the process that trains
 CARD = "README.md"  # the model card
@@ -56,7 +56,7 @@ class RunFolder:
         self.path = Path(path)
         self.own_data = self.path / DATA  # where the run keeps its data set itself, if it does
 
-    def begin(self, run: Run, teacher: str | None = None, **made: dict[str, Any]) -> None:
+    def begin(self, run: Run, **made: dict[str, Any]) -> None:
         """Describe the run before it trains; a folder that holds a run or something else is left alone.
 
         made: update= of another run, or combine= of voters, whose first checkpoint follows
@@ -64,7 +64,7 @@ class RunFolder:
         self.refuse_occupied()
         self._refuse_another_inside(run.data)
         folder = None if run.data.folder is None else str(run.data.folder.absolute())
-        description = _description(run) | {"data_folder": folder, "teacher": teacher, "provenance": provenance()}
+        description = _description(run) | {"data_folder": folder, "provenance": provenance()}
         description |= made
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -149,11 +149,9 @@ class RunFolder:
             fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
         self._write_card(run)
 
-    def resume(self, run: Run, trainer: Resumable, teacher: str | None = None) -> None:
+    def resume(self, run: Run, trainer: Resumable) -> None:
         """Restore run and trainer from the checkpoint; a run killed before its first one starts again."""
         _refuse_another(self.description(), run, self.path)
-        if self.description().get("teacher") != teacher:
-            raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)
         path, run.history = self.path / HISTORY, self._history(run.epoch)

@@ -35,20 +35,19 @@ class Job:
     watchers: tuple[Watch, ...] = ()
 
     @contextmanager
-    def begun(self, run: Run, trainer: Resumable, teacher: str | None = None) -> Iterator[None]:
+    def begun(self, run: Run, trainer: Resumable) -> Iterator[None]:
         """Begin or resume the run in its folder, held while it trains; all processes must begin alike."""
         folder, main = self.folder, self.group.is_main
         with folder.held() if folder is not None and main else nullcontext():
             if folder is not None and self.resume:
-                folder.resume(run, trainer, teacher)
+                folder.resume(run, trainer)
             elif folder is not None and main:
-                folder.begin(run, teacher)
+                folder.begin(run)
             for watch in self.watchers:
                 getattr(watch, "begin", lambda _: None)(run)
             self.group.refuse_difference({
                 "version of concf": VERSION, "data set": run.data.hash, "settings": run.settings.model_dump_json(),
                 "seed": str(run.seed), "kind of device": run.device.type, "checkpoint": str(run.epoch),
-                "teacher": str(teacher),
             })  # fmt: skip
             yield
             self.group.barrier()  # all processes see the last checkpoint
