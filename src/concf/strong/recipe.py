@@ -55,7 +55,6 @@ from concf.strong.students import (
     without_lists,
 )
 
-KEPT = 0.985  # share of the consensus that a student keeps; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
 VOTES_OF_USERS = {  # votes with a dimension of users: that dimension, and the padding
     "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
@@ -209,8 +208,11 @@ class Recipe(TimeStage):
         self.vectors[STUDENT] = teach_student(*vectors, users, target_lists, epochs, self._seed(4), group)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        """Initial vectors of the student."""
-        return self.vectors["als-a"]
+        """Initial vectors of the student: those of ALS, or of both factor models side by side, which score the mean."""
+        heads = self.als if self.plan.divided else ["als-a"]
+        pairs = zip(*(self.vectors[head] for head in heads), strict=True)
+        user, item = (torch.cat(side, 1) / len(heads) ** 0.5 for side in pairs)
+        return user, item
 
     def _student(self) -> dict[str, Any]:
         """Distil the cross-fitted lists, so that the metric of the student is unbiased too.
@@ -219,7 +221,7 @@ class Recipe(TimeStage):
         are tried: those that ALS has chosen for the log, then lists that weigh less or more with the better of both.
         """
         tried = [self._taught(USUAL)]
-        if tried[0][0] < KEPT * self.metrics[CONSENSUS] and "als-a" in self.chosen:
+        if tried[0][0] < self.plan.kept * self.metrics[CONSENSUS] and "als-a" in self.chosen:
             tried.append(self._taught(self.chosen["als-a"] | {"listed": LISTED_WEIGHT}))
             best = max(tried, key=lambda each: each[0])[1]
             weights = (1.0,) if best == tried[1][1] else (1.0, 10.0)

@@ -45,26 +45,32 @@ class Plan(NamedTuple):
 
     rounds:  rounds of the searches
     users:   most validated users that settings are compared on
+    fitted:  most validated users whom the re-ranker is fitted to and metrics are measured on
+    divided: whether two factor models share the dimensions, and the student starts from both side by side
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
     student: sweeps of ALS, and epochs of the consensus loss
+    kept:    share of the consensus that a student should keep; below it, other settings are tried
     depth:   length of the consensus lists in the student's least squares, and in its consensus loss
     cells:   most users x items for which the final consensus is computed
     """
 
     rounds: int
     users: int
+    fitted: int
+    divided: bool
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
+    kept: float
     depth: tuple[int, int]
     cells: int
 
 
 PLANS = {
-    "fast": Plan(2, 1024, (2, 2), (0, 0), (1, 2), (64, 100), 1 << 35),
-    "default": Plan(3, 2048, (2, 3), (0, 0), (2, 2), (64, 100), 1 << 37),
-    "thorough": Plan(6, 2048, (6, 4), (12, 6), (4, 12), (100, 150), 1 << 39),
+    "fast": Plan(2, 1024, 2048, True, (2, 2), (0, 0), (1, 2), 0.97, (64, 100), 1 << 35),
+    "default": Plan(3, 2048, VALIDATED, False, (2, 3), (0, 0), (2, 2), 0.985, (64, 100), 1 << 37),
+    "thorough": Plan(6, 2048, VALIDATED, False, (6, 4), (12, 6), (4, 12), 0.985, (100, 150), 1 << 39),
 }
 
 
