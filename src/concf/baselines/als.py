@@ -21,7 +21,7 @@ solved exactly.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -36,8 +36,11 @@ CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # numbers in memory per block of rows; 
 LONGER, MORE = 1.2, 3  # a block's longest row has at most LONGER times the pairs of its shortest, or MORE more
 SHORT = 32  # on a CPU, a fit does not solve rows with more pairs exactly ...
 STEPS = 4  # ... but improves them by so many steps of conjugate gradients
-SINGLE, FEWEST_ROWS = 1 << 18, 16  # multiplications of a product by one thread in numpy, and rows that it should have
+SINGLE, VECTOR = 1 << 18, 9000  # multiplications by one thread in numpy, of two matrices or of one with a vector ...
+FEWEST_ROWS = 16  # ... that has so many rows at least
+TINY = 1e-37  # positive in single precision
 START = 0.1  # length of an item's vector at the start
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Pairs(NamedTuple):
@@ -141,13 +144,15 @@ class Side:
         """[n, d] the best rows in a basis; with a start [n, d], in the basis before, long rows are only improved."""
         rotated, everywhere = basis.rotated, unobserved * basis.values
         solved = rotated.new_zeros(self.n, self.factors)
+        improved = rotated.device.type == "cpu" and start is not None
+        start = solved if start is None or not improved else start @ basis.vectors
 
         def solve(block: Block) -> None:
             diagonal = everywhere + penalty[block.rows, None]
-            if start is None or rotated.device.type != "cpu" or block.columns.shape[1] <= SHORT:
-                solved[block.rows] = _solve(block, rotated, diagonal)
+            if improved and block.columns.shape[1] > SHORT:
+                solved[block.rows] = _improve(block, rotated, diagonal, start[block.rows])
             else:
-                solved[block.rows] = _improve(block, rotated, diagonal, start[block.rows] @ basis.vectors)
+                solved[block.rows] = _solve(block, rotated, diagonal)
 
         for _ in in_blocks(solve, self.blocks[::-1], rotated.device):  # the longest first, so that threads end together
             pass
@@ -233,36 +238,41 @@ def _solve(block: Block, rotated: Tensor, diagonal: Tensor) -> Tensor:
         paired *= root[..., None]
         system = torch.bmm(paired.transpose(1, 2), paired)
         system.diagonal(dim1=1, dim2=2).add_(diagonal)
-        return _cholesky_solve(system, sums("bl,bld->bd", wanted, paired))
+        return _cholesky_solve(system, sums(wanted, paired))
     scale = diagonal.rsqrt()
     paired *= scale[:, None]
     system = products(paired, paired).mul_(root[..., None]).mul_(root[:, None])
     system.diagonal(dim1=1, dim2=2).add_(1)
-    return sums("bl,bld->bd", _cholesky_solve(system, wanted).mul_(root), paired).mul_(scale)
+    return sums(_cholesky_solve(system, wanted).mul_(root), paired).mul_(scale)
 
 
-def _improve(block: Block, rotated: Tensor, diagonal: Tensor, x: Tensor) -> Tensor:
-    """[b, d] the rows of a block after STEPS of conjugate gradients from x [b, d], preconditioned by M_u."""
-    paired, weight = F.embedding(block.columns, rotated), block.root.square()  # [b, L, d], [b, L]
+def _improve(block: Block, rotated: Tensor, diagonal: Tensor, start: Tensor) -> Tensor:
+    """[b, d] the rows of a block after STEPS of conjugate gradients from the start [b, d], preconditioned by M_u.
 
-    def weighted(vectors: Tensor) -> Tensor:  # [b, L]
-        return weight * sums("bld,bd->bl", paired, vectors)
+    In numpy: most of the blocks are so small that PyTorch's time for calls would count.
+    """
+    paired = F.embedding(block.columns, rotated).numpy()  # [b, L, d]
+    root, target, m, x = (each.numpy() for each in (block.root, block.target, diagonal, start))
+    weight = root * root
 
-    def dots(one: Tensor, other: Tensor) -> Tensor:  # [b, 1]
-        return sums("bd,bd->b", one, other)[:, None]
+    def product(vectors: Array) -> Any:  # [b, d] Y' W Y x + M x
+        return _sums(weight * _products(paired, vectors[:, :, None])[..., 0], paired) + m * vectors
 
-    residual = sums("bl,bld->bd", weight * block.target - weighted(x), paired).addcmul_(diagonal, x, value=-1)
-    direction = residual / diagonal
+    def dots(one: Array, other: Array) -> Any:  # [b, 1]
+        return np.einsum("bd,bd->b", one, other)[:, None]
+
+    residual = _sums(weight * target, paired) - product(x)
+    direction = residual / m
     energy = dots(residual, direction)
     for _ in range(STEPS):
-        curved = sums("bl,bld->bd", weighted(direction), paired).addcmul_(diagonal, direction)
-        length = (energy / dots(direction, curved)).nan_to_num_(0, 0)  # 0 / 0 where a row is solved
+        curved = product(direction)
+        length = energy / np.maximum(dots(direction, curved), TINY)  # 0 / 0 where a row is solved
         x = x + length * direction
         residual -= length * curved
-        downhill = residual / diagonal
+        downhill = residual / m
         before, energy = energy, dots(residual, downhill)
-        direction = downhill.addcmul_((energy / before).nan_to_num_(0, 0), direction)
-    return x
+        direction = downhill + energy / np.maximum(before, TINY) * direction
+    return torch.from_numpy(x)
 
 
 def products(one: Tensor, other: Tensor) -> Tensor:
@@ -270,21 +280,39 @@ def products(one: Tensor, other: Tensor) -> Tensor:
 
     Many small products are several times faster in numpy than in PyTorch; large ones would start threads there.
     """
-    size = SINGLE // max(1, one.shape[2] * other.shape[1])
-    if one.device.type != "cpu" or size < FEWEST_ROWS:
-        return torch.bmm(one, other.transpose(1, 2))
-    left, right = one.numpy(), other.numpy().transpose(0, 2, 1)
-    found = np.empty((*left.shape[:2], right.shape[2]), left.dtype)
-    for begin in range(0, left.shape[1], size):
-        np.matmul(left[:, begin : begin + size], right, out=found[:, begin : begin + size])
-    return torch.from_numpy(found)
-
-
-def sums(formula: str, one: Tensor, other: Tensor) -> Tensor:
-    """Sums of products, as in `torch.einsum`; numpy is several times faster for many small matrices on a CPU."""
     if one.device.type != "cpu":
-        return torch.einsum(formula, one, other)
-    return torch.from_numpy(np.einsum(formula, one.numpy(), other.numpy()))
+        return torch.bmm(one, other.transpose(1, 2))
+    return torch.from_numpy(_products(one.numpy(), other.numpy().transpose(0, 2, 1)))
+
+
+def sums(weight: Tensor, rows: Tensor) -> Tensor:
+    """[b, d] sums of rows [b, L, d] with weights [b, L], as fast as `products`."""
+    if rows.device.type != "cpu":
+        return torch.bmm(weight[:, None], rows)[:, 0]
+    return torch.from_numpy(_sums(weight.numpy(), rows.numpy()))
+
+
+def _products(left: Array, right: Array) -> Any:
+    """[b, L, H] products of matrices [b, L, d] and [b, d, H]."""
+    rows, most = left.shape[1], SINGLE if right.shape[2] > 1 else VECTOR
+    size = max(1, most // (right.shape[1] * right.shape[2] or 1))
+    if size >= rows:
+        return np.matmul(left, right)
+    if size < FEWEST_ROWS:
+        return torch.bmm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+    found = np.empty((*left.shape[:2], right.shape[2]), left.dtype)
+    for begin in range(0, rows, size):
+        np.matmul(left[:, begin : begin + size], right, out=found[:, begin : begin + size])
+    return found
+
+
+def _sums(weight: Array, rows: Array) -> Any:
+    """[b, d] sums of rows [b, L, d] with weights [b, L]."""
+    size = max(1, VECTOR // (rows.shape[2] or 1))
+    total = np.matmul(weight[:, None, :size], rows[:, :size])
+    for begin in range(size, rows.shape[1], size):
+        total += np.matmul(weight[:, None, begin : begin + size], rows[:, begin : begin + size])
+    return total[:, 0]
 
 
 def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[int, int, int]]:

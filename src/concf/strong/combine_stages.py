@@ -117,7 +117,7 @@ class Combine(Recipe):
         """Vectors of ALS on the log, where concf's own voters do not vote."""
         if "als-a" in self.vectors:
             return super()._start()
-        als = self.solver(self.data.train)
+        als = self.solver(self.data.train, self.settings.dimensions)
         return als.fit(als.start(self._seed(1)), **students.SOLVED_BY, sweeps=FIRST_SWEEPS)
 
     def _refit(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Combine(Recipe):
     def _finish(self) -> None:
         """Store all results in the run, with vectors padded by zeros to the longest."""
         for name, (user, item) in self.vectors.items():
-            more = self.factors - user.shape[1]
+            more = self.settings.dimensions - user.shape[1]
             self.vectors[name] = F.pad(user, (0, more)), F.pad(item, (0, more))
         super()._finish()
 

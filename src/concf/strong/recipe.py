@@ -202,8 +202,11 @@ class Recipe(TimeStage):
         self.vectors[STUDENT] = teach_student(*vectors, users, lists, epochs, self._seed(4), group)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        """Initial vectors of the student."""
-        return self.vectors["als-a"]
+        """Initial vectors of the student: those of ALS, or of both factor models side by side, which score the mean."""
+        heads = self.als if self.plan.divided else ["als-a"]
+        pairs = zip(*(self.vectors[head] for head in heads), strict=True)
+        user, item = (torch.cat(side, 1) / len(heads) ** 0.5 for side in pairs)
+        return user, item
 
     def _student(self) -> dict[str, Any]:
         """Distil the cross-fitted lists, so that the metric of the student is unbiased too.

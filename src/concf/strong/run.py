@@ -18,7 +18,8 @@ from concf.runs.run import Run
 from concf.strong.features import TIME_FEATURES, Clock
 from concf.strong.fold_in import StrongFoldIn
 from concf.strong.reranker import TOP, n_features
-from concf.strong.settings import STUDENT, TIME, VALIDATED, StrongSettings
+from concf.strong.search import PLANS
+from concf.strong.settings import STUDENT, TIME, StrongSettings
 
 REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
 OBJECTIVES = {"als": "least squares", "softmax": "softmax over all items", STUDENT: "distilled from the consensus"}
@@ -39,7 +40,7 @@ class StrongRun(Run):
     @property
     def n_validated(self) -> int:
         """Number of users whom the re-ranker is fitted to and metrics are measured on."""
-        return min(super().n_validated, VALIDATED)
+        return min(super().n_validated, PLANS[self.settings.budget].fitted)
 
     @cached_property
     def heads(self) -> list[str]:

@@ -45,6 +45,8 @@ class Plan(NamedTuple):
 
     rounds:  rounds of the searches
     users:   most validated users that settings are compared on
+    fitted:  most validated users whom the re-ranker is fitted to and metrics are measured on
+    divided: whether two factor models share the dimensions, and the student starts from both side by side
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
     student: sweeps of ALS, and epochs of the consensus loss
@@ -54,6 +56,8 @@ class Plan(NamedTuple):
 
     rounds: int
     users: int
+    fitted: int
+    divided: bool
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
@@ -62,9 +66,9 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "fast": Plan(2, 1024, (2, 2), (0, 0), (1, 2), 100, 1 << 35),
-    "default": Plan(3, 2048, (2, 3), (0, 0), (2, 2), 100, 1 << 37),
-    "thorough": Plan(6, 2048, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
+    "fast": Plan(2, 1024, 2048, True, (2, 2), (0, 0), (1, 2), 100, 1 << 35),
+    "default": Plan(3, 2048, VALIDATED, False, (2, 3), (0, 0), (2, 2), 100, 1 << 37),
+    "thorough": Plan(6, 2048, VALIDATED, False, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
 }
 
 

@@ -15,7 +15,7 @@ STUDENT = "student"
 TIME = "time"  # among the chosen settings of a run: what of the log's times is used
 HEADS = {"fast": ("als-a", "als-b"), "default": (), "thorough": ("softmax-a", "softmax-b")}  # which a budget adds
 LEARNED = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
-VALIDATED = 8192  # users whom the re-ranker is fitted to and metrics are measured on, at most
+VALIDATED = 8192  # users whom the re-ranker is fitted to and metrics are measured on, at most; in fast fewer
 
 
 class StrongSettings(RunSettings):
@@ -23,13 +23,15 @@ class StrongSettings(RunSettings):
 
     kind: ClassVar[str] = "strong"
     budget: Literal["fast", "default", "thorough"] = Field(
-        "default", description="fast: a shorter search and student; thorough: more voters, longer"
+        "default", description="fast: shorter vectors of the voters, search and student; thorough: more voters, longer"
     )
     refit: Literal["none", "validation", "everything"] = Field(
         "validation", description="parts that the final voters and student learn from, beside the training part; "
         "everything: also the test part, for production"
     )  # fmt: skip
-    dimensions: int = Field(256, ge=4, multiple_of=4, description="of the vectors of users and items")
+    dimensions: int = Field(
+        256, ge=4, multiple_of=4, description="of the vectors of users and items; in fast the voters have half"
+    )
     consensus_users: int | None = Field(
         None, ge=1, description="users for whom the consensus is computed, at most; it teaches the student, which "
         "ranks for the others; none: everyone, or on a very large log as many as the budget pays for"

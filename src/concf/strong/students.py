@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.baselines.als import ALS, Pairs, sums
+from concf.baselines.als import ALS, Pairs, products, sums
 from concf.consensus.listwise import listwise
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
@@ -144,10 +144,10 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int |
 
     def at_scores(block: slice) -> None:
         vectors[block] = F.embedding(lists[block].clamp(min=0), item)
-        scores[block] = sums("bld,bd->bl", vectors[block], rows[block]).mul_(SCALE)
+        scores[block] = products(vectors[block], rows[block, None])[..., 0].mul_(SCALE)
 
     def at_users(block: slice) -> None:
-        d_rows[block] = sums("bl,bld->bd", slope[block], vectors[block])
+        d_rows[block] = sums(slope[block], vectors[block])
 
     each_block(at_scores, len(users), item.device)
     scores = scores.masked_fill_(~valid, -torch.inf).requires_grad_()

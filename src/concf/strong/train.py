@@ -23,7 +23,7 @@ from concf.strong.recipe import Recipe
 from concf.strong.reranker import MOST_LEARNERS, TOP, n_features
 from concf.strong.run import StrongRun
 from concf.strong.search import PLANS, has_a_vote, list_length, n_consensus_users
-from concf.strong.settings import VALIDATED, StrongSettings
+from concf.strong.settings import StrongSettings
 from concf.strong.students import BATCHES, CLOSER, USERS
 from concf.strong.update_stages import Update, UpdateSettings
 
@@ -134,7 +134,7 @@ def large_tables(
     consensus_users = n_consensus_users(shape, settings)
     kept = 3 * list_length(data, settings) * INT + (heads + len(fixed)) * k * INT  # of a user
     learners = min(
-        min(len(data.validated), VALIDATED, settings.training.validated_users or VALIDATED), MOST_LEARNERS
+        min(len(data.validated), plan.fitted, settings.training.validated_users or plan.fitted), MOST_LEARNERS
     ) * min(TOP, items)
     pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + consensus_users * CLOSER["length"]
     sent = 2 * users * d * FLOAT if group.several else 0  # user vectors of all processes, and a copy
