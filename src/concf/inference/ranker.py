@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from copy import copy
 from functools import cached_property
 from math import isqrt
 from typing import Any, Literal, TypeVar
@@ -24,10 +23,7 @@ from concf.inference.explain import Contributions, Explanation, Votes, similarit
 from concf.inference.lookup import NONE, History, Id, Positions, Short
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
-from concf.runs.fold_in import FoldIn
 from concf.runs.run import Run
-from concf.strong.features import Clock
-from concf.strong.run import StrongRun
 
 CELLS = 1 << 24  # largest table [users, items] of scores in memory
 T = TypeVar("T")
@@ -38,11 +34,7 @@ class Ranker:
     """Heads of a run, each at its best epoch, and their consensus; users and items are positions.
 
     items: a catalogue whose new items are ranked too, see `concf.inference.new_items`
-    clock: times of the log as of another time than that of its newest pair
     """
-
-    clock: Clock | None = None
-    _later: Ranker | None = None
 
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
@@ -53,21 +45,6 @@ class Ranker:
         self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
         self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
-
-    def as_of(self, now: float) -> Ranker:
-        """The same at a later time than that of the newest pair; the last one is kept."""
-        assert isinstance(self.run, StrongRun)
-        if self._later is None or self._later.clock is None or self._later.clock.now != now:
-            self._later = copy(self)
-            self._later.clock = self.run.clock_at(now)
-            vars(self._later).pop("fold_in", None)
-        return self._later
-
-    @cached_property
-    def fold_in(self) -> FoldIn:
-        """The heads and the consensus for histories."""
-        run, clock = self.run, self.clock
-        return run.fold_in.as_of(clock) if clock is not None and isinstance(run, StrongRun) else run.fold_in
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
@@ -198,11 +175,9 @@ class Ranker:
         assert stored is not None
         self._check_length(max(ks, default=0))
         votes, head = self.votes(by), self.run.best_head()
-        lists, scores = stored.cpu().numpy()[users], None
-        if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun):
-            lists, scores = (each.numpy() for each in self.run.reranked_at(self.clock, torch.from_numpy(users)))
+        lists = stored.cpu().numpy()[users]
         agreed = [
-            self._agreed(user, lists[at], k, votes, own, None if scores is None else scores[at])
+            self._agreed(user, lists[at], k, votes, own)
             for at, (user, k, own) in enumerate(zip(users, ks, hidden, strict=True))
         ]
         agreed = self._with_new(agreed, ks, lambda: self.short(users, ks, head, hidden))
@@ -223,11 +198,11 @@ class Ranker:
     @property
     def reranks(self) -> bool:
         """Whether the consensus of a new history is re-ranked, as for users of the log."""
-        return CONSENSUS in self.names and self.fold_in.weights is not None
+        return CONSENSUS in self.names and self.run.fold_in.weights is not None
 
     def folded_votes(self, histories: Rows, by: str) -> tuple[NDArray[np.int32], Votes]:
         """[n, L] consensus lists for n histories, and their votes."""
-        agreed = self.fold_in.agree(*histories)
+        agreed = self.run.fold_in.agree(*histories)
         lists = agreed.lists if by == CONSENSUS else agreed.plain
         return lists.numpy(), Votes(agreed.votes, lists, self.run, by)
 
@@ -270,13 +245,13 @@ class Ranker:
         rows = self.rows_of(histories)
         if self.known(by) in self.heads:
             factors = self.factors(by)
-            folded = Factors(self.fold_in.head(by, *rows).user, factors.item, factors.bias)
+            folded = Factors(self.run.fold_in.head(by, *rows).user, factors.item, factors.bias)
             scores = folded.scores(torch.arange(len(histories))).numpy()
             return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
         left_out = all(np.isin(used.items, own).all() for used, own in zip(histories, hidden, strict=True))
         if self.reranks and left_out and among is None and histories:
             self._check_length(k)
-            found = self.fold_in.agree(*rows)
+            found = self.run.fold_in.agree(*rows)
             votes = None if by == CONSENSUS else Votes(found.votes, found.plain, self.run, by)
             lists, scores = (found.lists if votes is None else found.plain).numpy(), found.votes["reranked"].numpy()
             agreed = [
@@ -290,7 +265,7 @@ class Ranker:
     def folded_voters(self, histories: Rows) -> dict[str, Factors]:
         """Voting heads, with a user vector for each of n histories."""
         return {
-            name: Factors(self.fold_in.head(name, *histories, voting=True).user, each.item, each.bias)
+            name: Factors(self.run.fold_in.head(name, *histories, voting=True).user, each.item, each.bias)
             for name, each in self.voters.items()
         }
 

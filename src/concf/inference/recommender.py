@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from concf.consensus.consensus import CONSENSUS
-from concf.data.reading.times import When, in_unit_of, moment
-from concf.errors import ConfigError, note, option
+from concf.errors import ConfigError, note
 from concf.inference.explain import Explanation
-from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, column_type, long_table
+from concf.inference.frames import Library, as_arrays, as_frame, column_type, long_table
 from concf.inference.lookup import (
     NONE,
     History,
@@ -26,6 +25,7 @@ from concf.inference.lookup import (
     as_events,
     hidden_items,
     is_one,
+    item_index,
     plain,
     user_rows,
 )
@@ -34,7 +34,6 @@ from concf.inference.rules import Rules, catalogue_of
 from concf.models import load_run
 from concf.runs.run import Run
 from concf.runtime.arguments import check_count
-from concf.strong.run import StrongRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,27 +41,20 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from concf.data.ids import Ids
-    from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
-    from concf.inference.lookup import Column, Events, EventsByUser, Id, ItemsByUser, OneOrMany, UnknownItems, Users
+    from concf.inference.frames import Frame
+    from concf.inference.lookup import Events, EventsByUser, Id, ItemsByUser, OneOrMany, Users
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
 
 
 class ListOptions(TypedDict, total=False):
-    """Options of `recommend` that do not change the type of its result."""
+    """Options of `recommend` and `stream`."""
 
     by: str | None
     items: ItemsByUser | None
     exclude: ItemsByUser | None
     rules: Rules | None
-    at: When | None
-
-
-class Options(ListOptions, total=False):
-    """The same, with the history."""
-
-    history: Events | EventsByUser | None
 
 
 class Recommender:
@@ -134,37 +126,10 @@ class Recommender:
         """The default of `by`: the consensus, or the only head."""
         return CONSENSUS if CONSENSUS in self.ranker.names else self.run.best_head()
 
-    @overload
-    def recommend(
-        self, users: Users = None, k: int = 10, *, frame: None = None, **options: Unpack[Options]
-    ) -> Frame: ...
-    @overload
-    def recommend(
-        self, users: Users = None, k: int = 10, *, frame: Polars, **options: Unpack[Options]
-    ) -> pl.DataFrame: ...
-    @overload
-    def recommend(
-        self, users: Users = None, k: int = 10, *, frame: Pandas, **options: Unpack[Options]
-    ) -> pd.DataFrame: ...
-    @overload
-    def recommend(self, users: Users = None, k: int = 10, *, frame: Arrow, **options: Unpack[Options]) -> pa.Table: ...
-    @overload
-    def recommend(  # type: ignore[overload-overlap]  # text is iterable too
-        self, users: Id, k: int = 10, *, history: Events | None = None, frame: Arrays, **options: Unpack[ListOptions]
-    ) -> OneList: ...
-    @overload
-    def recommend(  # type: ignore[overload-overlap]  # a mapping is iterable too
-        self, users: Column | None = None, k: int = 10, *, history: EventsByUser | None = None, frame: Arrays,
-        **options: Unpack[ListOptions],
-    ) -> ManyLists: ...  # fmt: skip
-    @overload
-    def recommend(
-        self, users: None = None, k: int = 10, *, history: Events, frame: Arrays, **options: Unpack[ListOptions]
-    ) -> OneList: ...
     def recommend(
         self, users: Users = None, k: int = 10, *, history: Events | EventsByUser | None = None,
         frame: Library | None = None, **options: Unpack[ListOptions],
-    ) -> Frame | ManyLists | OneList:  # fmt: skip
+    ) -> Frame:  # fmt: skip
         """Return the best k items of each user, best first.
 
             model.recommend("alice")
@@ -188,8 +153,6 @@ class Recommender:
         items:   only these may be recommended: to everyone, or as a mapping of users to items
         exclude: these may not be recommended: to anyone, or as a mapping
         rules:   conditions on items, diversity, and how used items and unknown ids are treated; see `concf.Rules`
-        at:      when the lists are shown, a date or a time in the log's unit; None: at the newest learned event. It
-                 changes the consensus of a run that uses the ages of items and the idleness of users
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
         k = check_count("k", k)
@@ -232,8 +195,8 @@ class Recommender:
             raise TypeError(f"unexpected keyword argument {name!r}; there are {', '.join(ListOptions.__annotations__)}")
         by, rules = options.get("by"), options.get("rules") or Rules()
         by = self.ranker.known(self.default if by is None else by)
-        lookup, ranker = ItemLookup(self.item_ids, rules.unknown_items), self._as_of(options.get("at"), by)
-        used = None if history is None else self._histories(users, history, lookup, ranker)
+        lookup, ranker = ItemLookup(self.item_ids), self.ranker
+        used = None if history is None else self._histories(users, history, lookup)
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
         rows = user_rows(self.user_ids, names, rules.unknown if used is None else "popular")
@@ -274,34 +237,15 @@ class Recommender:
 
         return names, blocks(), applied.shortage(k) if applied else None
 
-    def _as_of(self, at: When | None, by: str) -> Ranker:
-        """The ranker at a time, which may not be earlier than the newest learned event."""
-        run, asked = self.run, option("at", at)
-        if at is None:
-            return self.ranker
-        clock = run.clock if isinstance(run, StrongRun) else None
-        reason = "the run uses no ages (`time` in its summary)" if by == CONSENSUS else f"{by} knows no time"
-        if run.data.interactions.timestamp is not None:
-            newest = float(run.data.times(run.learned).data.max()) if clock is None else clock.now
-            now = in_unit_of(newest, at, asked)
-            if now < newest:
-                raise ConfigError(f"{asked}: earlier than the newest event that the run has learned ({moment(newest)})")
-            if clock is not None and by == CONSENSUS:
-                return self.ranker if now == newest else self.ranker.as_of(now)
-        note(f"{asked}: it has no effect, since {reason}")
-        return self.ranker
-
-    def history(self, events: Events, lookup: ItemLookup, row: int = -1, now: float = 0.0) -> History:
-        """A history, after that of the user of the log at `row`, if there is one. now: if later than the log"""
+    def history(self, events: Events, lookup: ItemLookup, row: int = -1) -> History:
+        """A history, after that of the user of the log at `row`, if there is one."""
         times, items, newest = self.run.data.interactions.timestamp, _row(self.viewed, row), self.ranker.newest
         before = History.of(items)
         if times is not None and len(items):
             before = before._replace(times=times[self.viewed.indptr[row] : self.viewed.indptr[row + 1]].astype(float))
-        return before.then(lookup.history(events, max(newest or 0.0, now), newest))
+        return before.then(lookup.history(events, newest))
 
-    def _histories(
-        self, users: Users, history: Events | EventsByUser, lookup: ItemLookup, ranker: Ranker
-    ) -> dict[Any, History]:
+    def _histories(self, users: Users, history: Events | EventsByUser, lookup: ItemLookup) -> dict[Any, History]:
         """User -> the given history, after that of the log."""
         if users is not None and (isinstance(history, Mapping) or not is_one(users)):
             raise ConfigError("a history is one user's; for several, give a mapping of users to items, without `users`")
@@ -310,10 +254,8 @@ class Recommender:
             plain(name): each if isinstance(each, set | frozenset) else as_events(each) for name, each in given.items()
         }
         rows = user_rows(self.user_ids, as_array(list(several)), "popular").tolist()
-        now = 0.0 if ranker.clock is None else ranker.clock.now
         used = {
-            name: self.history(events, lookup, row, now)
-            for (name, events), row in zip(several.items(), rows, strict=True)
+            name: self.history(events, lookup, row) for (name, events), row in zip(several.items(), rows, strict=True)
         }
         emptied = sum(len(events) > 0 and not len(used[name].items) for name, events in several.items())
         if emptied:
@@ -326,48 +268,31 @@ class Recommender:
         return np.union1d(seen, disliked).astype(np.int64) if len(disliked) else seen
 
     def similar_items(
-        self, items: OneOrMany, k: int = 10, *, head: str | None = None, unknown_items: UnknownItems = "ignore",
-        frame: Library | None = None,
-    ) -> Frame:  # fmt: skip
+        self, items: OneOrMany, k: int = 10, *, head: str | None = None, frame: Library | None = None
+    ) -> Frame:
         """Return the k nearest items of each by the cosine of a head's vectors: `item_id, similar_id, score, rank`.
 
-        items: an id, or several
+        items: an id, or several, of which unknown ones are ignored with a `ConcfWarning` (with frame="arrays" their
+               lists are empty); a single unknown item is an error
         k:     the length of the lists, 1 or more
         head:  whose vectors; None: those of the best head
-        unknown_items: items among several that are not in the log: "ignore" them with a `ConcfWarning` (with
-               frame="arrays" their lists are empty), or raise an "error". A single unknown item is an error
         frame: polars, pandas, arrow or arrays; None: the library of the log
         """
-        lookup = ItemLookup(self.item_ids, "error" if is_one(items) else unknown_items)
-        rows = lookup.positions(items, "items")
+        single, lookup, ids = is_one(items), ItemLookup(self.item_ids), self.item_ids
+        rows = np.array([item_index(ids, items, "items")]) if single else lookup.positions(items, "items")
         lookup.report()
-        vectors = self.ranker.factors(self.ranker.head(head)).item
-        return self._similar("item", vectors, self.item_ids, rows, k, frame or self.frame, is_one(items))
-
-    def similar_users(
-        self, users: OneOrMany, k: int = 10, *, head: str | None = None, frame: Library | None = None
-    ) -> Frame:
-        """Return the k nearest users of each, `user_id, similar_id, score, rank`; see `similar_items`."""
-        rows, vectors = user_rows(self.user_ids, as_array(users)), self.ranker.factors(self.ranker.head(head)).user
-        return self._similar("user", vectors, self.user_ids, rows, k, frame or self.frame, is_one(users))
-
-    def _similar(
-        self, side: str, vectors: torch.Tensor, ids: Ids, rows: Positions, k: int, frame: Library, single: bool
-    ) -> Frame:
-        """Rank vectors [n, d] by their cosine with those at `rows`, of which -1 is unknown."""
         if not len(rows):
-            note(f"{side}s is empty: there is nothing to compare")
-        k = min(check_count("k", k), len(ids) - 1)
-        vectors = torch.nn.functional.normalize(vectors, dim=1)
-        cosines = (vectors[rows.clip(min=0)] @ vectors.T).numpy()
+            note("items is empty: there is nothing to compare")
+        k, vectors = min(check_count("k", k), len(ids) - 1), self.ranker.directions(self.ranker.head(head))
+        cosines = (torch.from_numpy(vectors[rows.clip(min=0)]) @ torch.from_numpy(vectors).T).numpy()
         lists = [
             highest(cosine, max(k, 1), np.array([row])) if row >= 0 else (NONE, NONE.astype(np.float32))
             for cosine, row in zip(cosines, rows, strict=True)
         ]
-        if frame == "arrays":
+        if (frame or self.frame) == "arrays":
             return as_arrays(lists, k, ids, single)
-        columns = (f"{side}_id", "similar_id", "score", "rank")
-        return as_frame(long_table(ids.values[rows], lists, ids, column_type(ids), columns), frame)
+        columns = ("item_id", "similar_id", "score", "rank")
+        return as_frame(long_table(ids.values[rows], lists, ids, column_type(ids), columns), frame or self.frame)
 
     def user_factors(self, head: str | None = None) -> NDArray[np.float32]:
         """[users, d + 1] vectors whose inner product with the items' is the head's score; None: of the best head."""
@@ -386,8 +311,7 @@ class Recommender:
         `concf.inference.explain.Explanation`.
         """
         row = int(user_rows(self.user_ids, as_array(user))[0])
-        index = int(ItemLookup(self.item_ids, "error").positions(item, "item")[0])
-        return self.ranker.explain(row, index, user, item)
+        return self.ranker.explain(row, item_index(self.item_ids, item, "item"), user, item)
 
 
 def _row(matrix: csr_array, row: int) -> Positions:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from concf.data.reading.sniff import first_line
 from concf.errors import ConfigError, option
-from concf.inference.lookup import Positions, Short, UnknownItems, UnknownUsers
+from concf.inference.lookup import Positions, Short, UnknownUsers
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
 from concf.runtime.arguments import check_count
@@ -212,8 +212,6 @@ class Rules:
     filter_viewed: leave out items of the user's history, including held-out ones. If False, the voters of a
                consensus rank again and agree by rank alone, since its stored lists lack training items
     unknown:   users who are not in the log: "raise" an error, or recommend the most "popular" items
-    unknown_items: items of `items`, `exclude` and `history` that are not in the log, or that a filter left out:
-               "ignore" them with a `ConcfWarning`, or raise an "error"
     """
 
     catalogue: str | Path | Catalogue | pl.DataFrame | pd.DataFrame | pa.Table | None = None
@@ -223,7 +221,6 @@ class Rules:
     popularity_penalty: float = 0.0
     filter_viewed: bool = True
     unknown: UnknownUsers = "raise"
-    unknown_items: UnknownItems = "ignore"
 
     def __post_init__(self) -> None:
         for name in ("diversity", "popularity_penalty"):

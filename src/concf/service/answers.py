@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
-from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.errors import ConcfWarning, ConfigError
 from concf.inference.lookup import Short, position_of
 from concf.inference.recommender import ListOptions
 from concf.service import schemas
@@ -46,8 +46,7 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
     by = served.chosen(request.by, recommender.default, recommender.ranker.names, "by")
     rules = ServedRules(
         served.attributes, request.where, request.at_most, request.diversity, request.popularity_penalty,
-        filter_viewed=not request.viewed, unknown="popular", unknown_items=request.unknown_items,
-        allowed=served.allowed(),
+        filter_viewed=not request.viewed, unknown="popular", allowed=served.allowed(),
     )  # fmt: skip
     users, histories = None, None
     wanted: Iterable[Id | None]
@@ -62,7 +61,7 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
         named = {served.user(name): events for name, events in request.histories.items()}
         wanted = histories = named if "histories" in request.model_fields_set else {None: request.history}
     allow, deny = _by_user(served, request.items), _by_user(served, request.exclude)
-    options: ListOptions = {"by": by, "rules": rules, "at": request.at, "items": allow, "exclude": deny}
+    options: ListOptions = {"by": by, "rules": rules, "items": allow, "exclude": deny}
     ranked = list[Short]()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ConcfWarning)
@@ -71,8 +70,6 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
                 _, blocks, shortage = recommender.blocks(users, request.k, histories, options)
                 notes.append(shortage)
                 ranked = [short for _, block in blocks for short in block]
-        except DataError as error:
-            raise Problem(404, "unknown_item", str(error), "body") from None
         except ConfigError as error:  # of a rule, or of times that are not the log's
             raise Problem(409, "refused_rule", str(error), "body") from None
     anew = request.viewed or request.items is not None or (users is None and not recommender.ranker.reranks)

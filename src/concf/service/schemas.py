@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Required, Self
+from typing import Annotated, Any, Required, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 from pydantic.functional_validators import AfterValidator, PlainValidator, model_validator
@@ -107,16 +107,12 @@ class ListsRequest(ListQuery):
     histories: Annotated[dict[str, Events], Field(max_length=USERS)] = {}
     items: ItemLists | None = None
     exclude: ItemLists | None = None
-    unknown_items: Literal["ignore", "error"] = Field(
-        "ignore", description="ignore items that are not in the run, or answer with an error"
-    )
     where: Where | None = Field(None, description="a condition on the catalogue, as price < 20")
     at_most: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(max_length=FIELDS)] | None = Field(
         None, description="column: items of one value"
     )
     diversity: float = Field(0.0, ge=0, le=1, description="what similarity to items above costs an item")
     popularity_penalty: float = Field(0.0, ge=0, le=1, description="what popularity costs an item")
-    at: float | str | None = Field(None, description="when the lists are shown: a date, or a time in the log's unit")
 
     @model_validator(mode="after")
     def _one_of_three(self) -> Self:

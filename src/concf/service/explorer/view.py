@@ -127,7 +127,7 @@ class Explorer:
 
         Without a re-ranker the consensus is by rank alone, since there are no rankings over time.
         """
-        unknown, lookup = unknown_items(self.served, request.history), ItemLookup(self.recommender.item_ids, "ignore")
+        unknown, lookup = unknown_items(self.served, request.history), ItemLookup(self.recommender.item_ids)
         try:
             given = self.recommender.history(request.history, lookup)
         except ConfigError as error:  # times that are not the log's
