@@ -289,11 +289,6 @@ def test_histories_that_are_wrong_are_refused(history: Any, word: str) -> None:
         Recommender(ordered()).recommend(history=history)
 
 
-def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'att'"):
-        Recommender(ordered()).recommend(k=3, att="1999-01-01")  # type: ignore[call-arg]
-
-
 def test_a_run_by_time_serves_histories_and_explains(whole: Path) -> None:
     model = Recommender(load_run(whole, by_time()))
     assert len(model.recommend(history=model.item_ids.values[:4].tolist(), k=5)) == 5

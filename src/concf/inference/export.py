@@ -11,7 +11,6 @@ different users cannot be compared: they lack an offset of the user, which chang
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,32 +31,7 @@ FORMAT = 1
 ABOUT = "export.json"  # metadata in a folder of vectors; `metadata` in an .npz file
 SCORE = "inner product of a user's and an item's vector; the item bias is a dimension of the item, against the user's 1"
 
-Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """Vectors of a head. user: [users, d + 1]; item: [items, d + 1]; about: metadata."""
-
-    user: Floats
-    item: Floats
-    user_ids: Ids
-    item_ids: Ids
-    about: dict[str, Any]
-
-    @classmethod
-    def of(cls, ranker: Ranker, head: str) -> Vectors:
-        """Take a head at its best epoch."""
-        run, (user, item) = ranker.run, ranker.vectors(head)
-        best = run.best[head]
-        about = {
-            "format": FORMAT, "concf": VERSION, "head": head, "users": len(user), "items": len(item),
-            "new_items": len(item) - run.data.interactions.n_items, "dimensions": item.shape[1], "score": SCORE,
-            "validation": {"metric": run.metric, "value": best.validation, "epoch": best.epoch},
-            "epochs": run.epoch, "finished": run.finished, "seed": run.seed, "split_hash": run.data.hash,
-            "settings": run.settings.model_dump(mode="json"),
-        }  # fmt: skip
-        return cls(user, item, run.data.interactions.user_ids, ranker.item_ids, about)
+Sides = dict[str, tuple[Ids, NDArray[np.float32]]]  # "user" and "item" -> ids, and vectors [n, d + 1]
 
 
 def export(
@@ -76,34 +50,44 @@ def export(
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another --out")
     ranker = Ranker(run, items=catalogue)
-    vectors = Vectors.of(ranker, ranker.head(head))
+    head = ranker.head(head)
+    best, (user, item) = run.best[head], ranker.vectors(head)
+    sides = {"user": (run.data.interactions.user_ids, user), "item": (ranker.item_ids, item)}
+    about = {
+        "format": FORMAT, "concf": VERSION, "head": head, "users": len(user), "items": len(item),
+        "new_items": len(item) - run.data.interactions.n_items, "dimensions": item.shape[1], "score": SCORE,
+        "validation": {"metric": run.metric, "value": best.validation, "epoch": best.epoch},
+        "epochs": run.epoch, "finished": run.finished, "seed": run.seed, "split_hash": run.data.hash,
+        "settings": run.settings.model_dump(mode="json"),
+    }  # fmt: skip
     if to == "npz":
         with new_file(target) as fresh:
-            _write_npz(vectors, fresh)
+            write_npz(sides, about, fresh)
         files = [target]
     else:
         with new_folder(target, marker=ABOUT) as fresh:
-            _write_parquet(vectors, fresh)
+            write_parquet(sides, about, fresh)
         files = sorted(target.iterdir())
-    return vectors.about | {"to": to, "out": str(target), "files": {file.name: file.stat().st_size for file in files}}
+    return about | {"to": to, "out": str(target), "files": {file.name: file.stat().st_size for file in files}}
 
 
-def _write_npz(vectors: Vectors, file: Path) -> None:
+def write_npz(sides: Sides, about: dict[str, Any], file: Path) -> None:
     """Write arrays that load without pickle: ids are int64, or strings of the longest one's width."""
-    arrays: dict[str, Any] = {"user_vectors": vectors.user, "item_vectors": vectors.item}
-    for name, ids in (("user_ids", vectors.user_ids), ("item_ids", vectors.item_ids)):
-        arrays[name] = ids.values if ids.are_integers else ids.values.astype(np.str_)
-        if arrays[name].tolist() != ids.values.tolist():
+    arrays: dict[str, Any] = {f"{side}_vectors": vectors for side, (_, vectors) in sides.items()}
+    for side, (ids, _) in sides.items():
+        named = ids.values if ids.are_integers else ids.values.astype(np.str_)
+        if named.tolist() != ids.values.tolist():
             raise DataError("an id ends in a NUL character, which NumPy's strings drop. Export with --to parquet")
+        arrays[f"{side}_ids"] = named
     with file.open("wb") as opened:  # savez would add a suffix to a path
-        np.savez(opened, **arrays, metadata=np.array(json.dumps(vectors.about)))
+        np.savez(opened, **arrays, metadata=np.array(json.dumps(about)))
 
 
-def _write_parquet(vectors: Vectors, folder: Path) -> None:
+def write_parquet(sides: Sides, about: dict[str, Any], folder: Path) -> None:
     """Write `users.parquet` and `items.parquet`: id and vector, in the order of positions; and the metadata."""
-    for side, ids, rows in (("user", vectors.user_ids, vectors.user), ("item", vectors.item_ids, vectors.item)):
-        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+    for side, (ids, vectors) in sides.items():
+        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
         table = pa.table({f"{side}_id": ids.values, "vector": column})
-        table = table.replace_schema_metadata({"concf": json.dumps(vectors.about)})
+        table = table.replace_schema_metadata({"concf": json.dumps(about)})
         parquet.write_table(table, folder / f"{side}s.parquet", use_dictionary=False)  # values are distinct
-    (folder / ABOUT).write_text(json.dumps(vectors.about, indent=2) + "\n", encoding="utf-8")
+    (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -46,15 +46,6 @@ if TYPE_CHECKING:
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
-
-
-class ListOptions(TypedDict, total=False):
-    """Options of `recommend` and `stream`."""
-
-    by: str | None
-    items: ItemsByUser | None
-    exclude: ItemsByUser | None
-    rules: Rules | None
 
 
 class Recommender:
@@ -127,8 +118,9 @@ class Recommender:
         return CONSENSUS if CONSENSUS in self.ranker.names else self.run.best_head()
 
     def recommend(
-        self, users: Users = None, k: int = 10, *, history: Events | EventsByUser | None = None,
-        frame: Library | None = None, **options: Unpack[ListOptions],
+        self, users: Users = None, k: int = 10, *, by: str | None = None, history: Events | EventsByUser | None = None,
+        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
+        frame: Library | None = None,
     ) -> Frame:  # fmt: skip
         """Return the best k items of each user, best first.
 
@@ -155,10 +147,7 @@ class Recommender:
         rules:   conditions on items, diversity, and how used items and unknown ids are treated; see `concf.Rules`
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
-        k = check_count("k", k)
-        names, blocks, shortage = self.blocks(users, k, history, options)
-        if shortage:
-            note(shortage)
+        names, blocks = self.blocks(users, k, by, history, items, exclude, rules)
         lists = [short for _, block in blocks for short in block]
         if (frame or self.frame) == "arrays":
             single = users is not None and is_one(users) if history is None else not isinstance(history, Mapping)
@@ -166,41 +155,34 @@ class Recommender:
         kind = column_type(self.user_ids, names)
         return as_frame(long_table(names, lists, self.item_ids, kind), frame or self.frame)
 
-    def stream(self, users: Users = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
+    def stream(
+        self, users: Users = None, k: int = 10, *, by: str | None = None, items: ItemsByUser | None = None,
+        exclude: ItemsByUser | None = None, rules: Rules | None = None,
+    ) -> Iterator[pa.Table]:  # fmt: skip
         """Yield the lists of `recommend` as Arrow tables of a few thousand users each, in bounded memory.
 
         Errors and warnings come before the first table. Arguments: see `recommend`
         """
-        k = check_count("k", k)
-        names, blocks, shortage = self.blocks(users, k, None, options)
-        if shortage:
-            note(shortage)
+        names, blocks = self.blocks(users, k, by, None, items, exclude, rules)
         kind = column_type(self.user_ids, names)
         return (long_table(users, lists, self.item_ids, kind) for users, lists in blocks)
 
-    def short(self, users: Positions, ks: Sequence[int], by: str, *, filter_viewed: bool = True) -> list[Short]:
-        """Lists of a few users of the log as (item positions, scores), without ids and frames."""
-        hidden = [self._hidden(user, _row(self.viewed, user) if filter_viewed else NONE) for user in users.tolist()]
-        return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
-
     def blocks(
-        self, users: Users, k: int, history: Events | EventsByUser | None, options: ListOptions, size: int | None = None
-    ) -> tuple[NDArray[Any], Iterator[Block], str | None]:
-        """Return user ids, an iterator over blocks of lists, and a note if a condition leaves fewer than k items.
+        self, users: Users, k: int, by: str | None, history: Events | EventsByUser | None = None,
+        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
+    ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
+        """Return user ids, and an iterator over blocks of lists, each of as many users as memory allows.
 
-        All arguments are checked before the first block. size: users of a block; None: as many as memory allows.
-        Other arguments: see `recommend`
+        All arguments are checked before the first block, and notes come before it. Arguments: see `recommend`
         """
-        for name in options.keys() - ListOptions.__annotations__:
-            raise TypeError(f"unexpected keyword argument {name!r}; there are {', '.join(ListOptions.__annotations__)}")
-        by, rules = options.get("by"), options.get("rules") or Rules()
+        k, rules = check_count("k", k), rules or Rules()
         by = self.ranker.known(self.default if by is None else by)
         lookup, ranker = ItemLookup(self.item_ids), self.ranker
         used = None if history is None else self._histories(users, history, lookup)
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
         rows = user_rows(self.user_ids, names, rules.unknown if used is None else "popular")
-        allow, deny = (lookup.by_user(names, options.get(each), each) for each in ("items", "exclude"))
+        allow, deny = (lookup.by_user(names, *each) for each in ((items, "items"), (exclude, "exclude")))
         lookup.report()
         if not len(names):
             note("users is empty: there is nothing to recommend")
@@ -216,13 +198,13 @@ class Recommender:
             if histories is not None:
                 return ranker.of_histories([histories[row] for row in at], k, by, hidden, among)
             anew = not filter_viewed or among is not None
-            lists = ranker.short(rows[at].clip(min=0), [k] * len(at), by, hidden, anew=anew, among=among)
+            lists = ranker.short(rows[at].clip(min=0), k, by, hidden, anew=anew, among=among)
             for row in np.flatnonzero(rows[at] < 0).tolist():
                 lists[row] = highest(self.ranker.popularity.copy(), k, hidden[row])
             return lists
 
         def blocks() -> Iterator[Block]:
-            step = size or self.ranker.block()
+            step = ranker.block()
             for begin in range(0, max(len(names), 1), step):
                 at = np.arange(begin, min(begin + step, len(names)))
                 seen = [NONE] * len(at)
@@ -230,12 +212,15 @@ class Recommender:
                     seen = [histories[row].items for row in at]
                 elif filter_viewed:
                     seen = [_row(self.viewed, row) for row in rows[at].tolist()]
-                seen = [self._hidden(row, each) for row, each in zip(rows[at].tolist(), seen, strict=True)]
+                disliked = [_row(ranker.disliked, row) for row in rows[at].tolist()]
+                seen = [np.union1d(*each) if len(each[1]) else each[0] for each in zip(seen, disliked, strict=True)]
                 hidden, among = hidden_items(names[at].tolist(), seen, allow, deny, len(self.item_ids))
                 lists = applied.lists(draw, at, k, hidden, among, kept) if applied else draw(at, k, hidden, among)
                 yield names[at], lists
 
-        return names, blocks(), applied.shortage(k) if applied else None
+        if applied:
+            applied.note_shortage(k)
+        return names, blocks()
 
     def history(self, events: Events, lookup: ItemLookup, row: int = -1) -> History:
         """A history, after that of the user of the log at `row`, if there is one."""
@@ -261,11 +246,6 @@ class Recommender:
         if emptied:
             note(f"history: {emptied} of {len(used)} users have no known item, and get the list of the average user")
         return used
-
-    def _hidden(self, row: int, seen: Positions) -> Positions:
-        """Add a user's dislikes to the items that are not shown."""
-        disliked = _row(self.ranker.disliked, row)
-        return np.union1d(seen, disliked).astype(np.int64) if len(disliked) else seen
 
     def similar_items(
         self, items: OneOrMany, k: int = 10, *, head: str | None = None, frame: Library | None = None

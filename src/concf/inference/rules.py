@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.reading.sniff import first_line
-from concf.errors import ConfigError, option
+from concf.errors import ConfigError, note, option
 from concf.inference.lookup import Positions, Short, UnknownUsers
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
@@ -190,10 +190,10 @@ class AppliedRules:
             lists[row], chosen[row] = (others, theirs), self.choose(others, k)
         return [(items[own], scores[own]) for (items, scores), own in zip(lists, chosen, strict=True)]
 
-    def shortage(self, k: int) -> str | None:
-        """Return a note if fewer than k items fulfil the condition."""
-        count = k if self.shown is None else int(self.shown.sum())
-        return f"{option('where')} {count} items match: lists are shorter than k = {k}" if count < k else None
+    def note_shortage(self, k: int) -> None:
+        """Warn if fewer than k items fulfil the condition."""
+        if self.shown is not None and self.shown.sum() < k:
+            note(f"{option('where')} {self.shown.sum()} items match: lists are shorter than k = {k}")
 
 
 @dataclass(frozen=True)

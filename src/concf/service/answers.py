@@ -11,7 +11,6 @@ import numpy as np
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConcfWarning, ConfigError
 from concf.inference.lookup import Short, position_of
-from concf.inference.recommender import ListOptions
 from concf.service import schemas
 from concf.service.loading import Served, ServedRules, unknown
 from concf.service.problems import Problem
@@ -61,14 +60,12 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
         named = {served.user(name): events for name, events in request.histories.items()}
         wanted = histories = named if "histories" in request.model_fields_set else {None: request.history}
     allow, deny = _by_user(served, request.items), _by_user(served, request.exclude)
-    options: ListOptions = {"by": by, "rules": rules, "items": allow, "exclude": deny}
     ranked = list[Short]()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ConcfWarning)
         try:
             if users or histories:
-                _, blocks, shortage = recommender.blocks(users, request.k, histories, options)
-                notes.append(shortage)
+                _, blocks = recommender.blocks(users, request.k, by, histories, allow, deny, rules)
                 ranked = [short for _, block in blocks for short in block]
         except ConfigError as error:  # of a rule, or of times that are not the log's
             raise Problem(409, "refused_rule", str(error), "body") from None

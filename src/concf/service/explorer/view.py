@@ -104,7 +104,7 @@ class Explorer:
 
         def draw(by: str, at: Indices, n: int, hidden: Sequence[Indices], among: Indices | None) -> list[Short]:
             users = np.full(len(at), user)
-            return self.ranker.short(users, [n] * len(at), by, hidden, anew=among is not None, among=among)
+            return self.ranker.short(users, n, by, hidden, anew=among is not None, among=among)
 
         votes, voters, note = None, {}, None
         if self.has_consensus:
