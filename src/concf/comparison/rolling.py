@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, Unpack
 
 import numpy as np
 
-from concf.comparison.compare import compare, spread
+from concf.comparison.compare import compare
 from concf.comparison.models import PREFIX
 from concf.data.catalogue import CATALOGUE
 from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_log, reading_of
@@ -23,6 +24,7 @@ from concf.runtime.arguments import check_count
 from concf.runtime.text_tables import short
 
 METRICS = ("ndcg@10", "hit@10", "recall@50")
+KINDS = ("warm", "everyone")  # of users
 
 
 @dataclass
@@ -33,14 +35,6 @@ class Rolling:
     models: dict[str, list[dict[str, Any]]]  # name -> at each cut: warm and everyone (metric -> mean), seconds
     metrics: list[str]
 
-    def mean(self, name: str, metric: str, users: str = "warm") -> float:
-        """Mean over the cuts. users: warm or everyone"""
-        return float(np.mean([cell[users][metric] for cell in self.models[name]]))
-
-    def std(self, name: str, metric: str, users: str = "warm") -> float:
-        """Sample standard deviation over the cuts; 0 for a single one."""
-        return spread([cell[users] for cell in self.models[name]], metric)
-
     def as_dict(self) -> dict[str, Any]:
         """Everything that was measured."""
         return {"windows": self.windows, "models": self.models, "metrics": self.metrics}
@@ -50,9 +44,9 @@ class Rolling:
         header = ["model", *map(short, self.metrics), *(f"{short(metric)}, everyone" for metric in self.metrics), "s"]
         rows = []
         for name, cells in self.models.items():
-            each = [(name, metric, users) for users in ("warm", "everyone") for metric in self.metrics]
-            means = [f"{self.mean(*one):.4f} ± {self.std(*one):.4f}" for one in each]
-            rows.append([name, *means, f"{np.mean([cell['seconds'] for cell in cells]):.1f}"])
+            values = [[cell[users][metric] for cell in cells] for users in KINDS for metric in self.metrics]
+            means = [f"{mean(each):.4f} ± {stdev(each) if len(each) > 1 else 0.0:.4f}" for each in values]
+            rows.append([name, *means, f"{mean(cell['seconds'] for cell in cells):.1f}"])
         return header, rows
 
 
