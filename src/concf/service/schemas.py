@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, Required, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
-from pydantic.functional_validators import AfterValidator, PlainValidator, model_validator
+from pydantic.functional_validators import AfterValidator, BeforeValidator, PlainValidator, model_validator
 from typing_extensions import TypedDict
 
 from concf.inference.lookup import LEAST_WEIGHT
@@ -63,7 +63,8 @@ AnEvent = Annotated[
 Events = Annotated[list[AnEvent], Field(max_length=HISTORY, fail_fast=True)]  # oldest first
 ItemLists = Ids | Annotated[dict[str, Ids], Field(max_length=USERS)]  # for all users, or by user
 Where = Annotated[str, Field(max_length=LONGEST), AfterValidator(_condition)]
-Length = Annotated[int, Field(ge=1, le=LONGEST_LIST, description="items of a list")]
+WHOLE = BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)  # 5.0 is 5 in JSON
+Length = Annotated[int, Field(ge=1, le=LONGEST_LIST, description="items of a list"), WHOLE]
 
 
 class Request(BaseModel):
@@ -108,7 +109,7 @@ class ListsRequest(ListQuery):
     items: ItemLists | None = None
     exclude: ItemLists | None = None
     where: Where | None = Field(None, description="a condition on the catalogue, as price < 20")
-    at_most: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(max_length=FIELDS)] | None = Field(
+    at_most: Annotated[dict[str, Annotated[int, Field(ge=1), WHOLE]], Field(max_length=FIELDS)] | None = Field(
         None, description="column: items of one value"
     )
     diversity: float = Field(0.0, ge=0, le=1, description="what similarity to items above costs an item")
