@@ -21,6 +21,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
+from concf.models import PRESETS, choose_settings
 
 LOG = Simulation(users=150, items=60, events=5000).draw(3)
 DAY = 86_400
@@ -66,15 +67,29 @@ def test_metrics_are_those_of_the_plain_path(tmp_path: Path) -> None:
             )
     values = [cell["warm"]["ndcg@10"] for cell in found.models["popularity"]]
     assert found.rows()[1][0][:2] == ["popularity", f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"]
+    found.plot(tmp_path / "plot.svg")
+    assert "popularity" in (tmp_path / "plot.svg").read_text()
+
+
+def test_a_run_is_trained_once_and_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "strong", choose_settings("strong", words=["dimensions=16", "budget=fast"]))
+    log, names = LOG.rename({"user_id": "member", "item_id": "thing"}), {"user": "member", "item": "thing"}
+    found = evaluate_rolling(log, ["concf:strong"], update=True, cuts=2, test=0.15, metrics=["recall@10"], **names)
+    assert set(found.models) == {
+        f"concf:strong {ship}{how}" for ship in ("consensus", "head") for how in ("", " updated")
+    }
+    trained, updated = (found.models[f"concf:strong consensus{how}"] for how in ("", " updated"))
+    assert trained[0]["warm"] == updated[0]["warm"]
+    assert updated[1]["warm"]["recall@10"] > 0.8 * trained[1]["warm"]["recall@10"]
 
 
 def test_the_command(concf: CLI, tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv")
-    words = ["--cuts", 2, "--test", "40d", "--models", "popularity", "--json"]
+    words = ["--cuts", 2, "--test", "40d", "--models", "popularity", "--plot", tmp_path / "over.svg", "--json"]
     code, shown, _ = concf("evaluate", tmp_path / "log.csv", *words)
     found = json.loads(shown)
     assert len(found["windows"]) == len(found["models"]["popularity"]) == 2
-    assert code == 0
+    assert (code, (tmp_path / "over.svg").is_file()) == (0, True)
     code, _, noted = concf("evaluate", tmp_path / "log.csv", "--test", "40d")
     assert code == 2
     assert "--cuts" in noted

@@ -28,6 +28,8 @@ def evaluate(
     catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
     cuts: Annotated[int | None, typer.Option(min=1, help="Train models on LOG before so many cuts, and test each on the window of --test (28d, or a share) after it.", show_default=False)] = None,
     models: Annotated[str | None, typer.Option(help="With --cuts: as for `concf compare`.", show_default="concf:strong")] = None,
+    update: Annotated[bool, typer.Option("--update", help="With --cuts: train concf:strong also once, and then update it.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="With --cuts: draw the first metric over time into this .svg, .png or .pdf file.")] = None,
     results: Annotated[Path | None, typer.Option(help="With --cuts: JSON lines of measurements, of which none is repeated.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -45,17 +47,19 @@ def evaluate(
         from concf.comparison import rolling
 
         found = rolling.evaluate_rolling(
-            str(folder), names(models or "concf:strong"), cuts=cuts,
+            str(folder), names(models or "concf:strong"), cuts=cuts, update=update,
             metrics=names(metrics or "") or rolling.METRICS, log=results, **log,
         )  # fmt: skip
+        if plot is not None:
+            found.plot(plot)
         if as_json:
             typer.echo(json.dumps(found.as_dict()))
             return
         print_windows(found.windows, ["from", "to"], f"{folder}: test windows")
         print_table(*found.rows(), title="Mean ± standard deviation over the windows, of warm users and of everyone")
         return
-    if models is not None or results is not None:
-        raise ConfigError("--models and --results are for rolling cuts. Set --cuts")
+    if models is not None or results is not None or plot is not None or update:
+        raise ConfigError("--models, --results, --plot and --update are for rolling cuts. Set --cuts")
     refuse_options(log, "for a log at rolling cuts. Set --cuts, or leave it out")
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue

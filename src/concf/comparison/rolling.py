@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,18 +11,23 @@ from statistics import mean, stdev
 from typing import Any, Unpack
 
 import numpy as np
+import polars as pl
 
 from concf.comparison.compare import compare
-from concf.comparison.models import PREFIX
+from concf.comparison.measure import Fit
+from concf.comparison.models import PREFIX, Trained, named_models
+from concf.consensus.consensus import CONSENSUS
 from concf.data.catalogue import CATALOGUE
 from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_log, reading_of
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
 from concf.data.split import Split, SplitRecipe
-from concf.errors import ConfigError, DataError, option
+from concf.errors import ConfigError, DataError, MissingExtraError, option
 from concf.evaluation.evaluate import at_lengths
 from concf.runtime.arguments import check_count
 from concf.runtime.text_tables import short
+from concf.strong.run import StrongRun
+from concf.strong.update import update as update_run
 
 METRICS = ("ndcg@10", "hit@10", "recall@50")
 KINDS = ("warm", "everyone")  # of users
@@ -49,9 +55,24 @@ class Rolling:
             rows.append([name, *means, f"{mean(cell['seconds'] for cell in cells):.1f}"])
         return header, rows
 
+    def plot(self, path: str | Path) -> None:
+        """Draw the first metric of every model over the cuts into a .svg, .png or .pdf file."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise MissingExtraError("matplotlib", "report", "a plot") from None
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes, metric = figure.subplots(), self.metrics[0]
+        for name, cells in self.models.items():
+            axes.plot([cell["warm"][metric] for cell in cells], marker="o", label=name)
+        axes.set_xticks(range(len(self.windows)), [f"{each['from']}\nto {each['to']}" for each in self.windows])
+        axes.set(ylabel=f"{short(metric)} of warm users", ylim=(0, None))
+        axes.legend()
+        figure.savefig(Path(path))
+
 
 def evaluate_rolling(
-    source: Any, models: Sequence[str] = (f"{PREFIX}strong",), *, cuts: int = 3,
+    source: Any, models: Sequence[str] = (f"{PREFIX}strong",), *, cuts: int = 3, update: bool = False,
     metrics: Sequence[str] = METRICS, log: str | Path | None = None, **options: Unpack[LogOptions],
 ) -> Rolling:  # fmt: skip
     """Evaluate models at several cuts of a log; each is tuned on the window before the cut and fitted to all before it.
@@ -59,6 +80,8 @@ def evaluate_rolling(
     source:  a log with times, as for `prepare`
     models:  as for `compare`
     cuts:    number of test windows, which end with the log and lie one behind the other
+    update:  models of the preset strong are also trained once, before the first cut, and then updated; an update
+             filters nothing, so that their warm users may be a few more
     metrics: by the first, on validation, settings are chosen
     log:     JSON lines of the measurements; those that it holds are not repeated
     options: see `LogOptions`; `test` is the length of a window, such as 28d or a share of the pairs (default 0.1)
@@ -70,6 +93,10 @@ def evaluate_rolling(
         for entrant in compare(split, models, seeds=1, metrics=names, log=log).entrants:
             cell = {"warm": entrant.tests[0], "everyone": entrant.everyone[0], "seconds": entrant.fit_seconds[0]}
             cells.setdefault(entrant.name, []).append(cell)
+    for name, model in named_models(list(models)).items() if update else ():
+        fitted = next(iter(model.settings()))
+        if isinstance(fitted, Trained) and fitted.refits and fitted.ship == CONSENSUS:
+            cells |= _updated(name.removesuffix(f" {CONSENSUS}"), fitted, splits, names)
     ends = [moment(float(np.asarray(split.interactions.timestamp).max())) for split in splits]
     windows = [split.held_out()[1] | {"to": end} for split, end in zip(splits, ends, strict=True)]
     return Rolling(windows, cells, names)
@@ -113,3 +140,31 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
         except DataError as error:
             raise DataError(f"the window from {moment(test_from)} on: {error}") from None
     return splits
+
+
+def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Train before the first cut, update at every later one, and measure the consensus and the best head."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    measured = Fit({}, tuple(metrics), keep_users=False)
+    run: Any = None
+    for split in splits:
+        begin = time.perf_counter()
+        run = model.train(split, metrics[0]) if run is None else _next(run, split)
+        seconds = time.perf_counter() - begin
+        for ship, recommender in ((CONSENSUS, CONSENSUS), ("head", run.best_head())):
+            found = measured.measure(run.recommender(recommender), run.data, "test")
+            cell = {"warm": found["mean"], "everyone": found["everyone"], "seconds": seconds}
+            cells.setdefault(f"{name} {ship} updated", []).append(cell)
+    return cells
+
+
+def _next(run: StrongRun, split: Split) -> StrongRun:
+    """Update a run by what is new in a later split, whose windows it takes over."""
+    log, times = split.interactions, np.asarray(split.interactions.timestamp)
+    rows = times > np.asarray(run.data.interactions.timestamp).max()
+    columns = {"user": log.user_ids.values[log.user[rows]], "item": log.item_ids.values[log.item[rows]]}
+    numbers = {"count": log.count[rows], "timestamp": times[rows]}
+    fresh = pl.DataFrame({name: column.tolist() for name, column in columns.items()} | numbers)
+    changed = {"protocol": split.recipe.protocol, "reading": {}}  # the frame is no file of the user's
+    run.data = replace(run.data, recipe=run.data.recipe.model_copy(update=changed))
+    return update_run(run, fresh, device=run.device)
