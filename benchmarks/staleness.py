@@ -5,9 +5,9 @@
 
 A log is cut at 65, 75 and 85 % of its pairs, and a run is trained on all before the cut. A window begins a day, a week
 or a month later and holds the next twentieth of the pairs. Lists for its warm users (history before the window; of
-their new items those that somebody has chosen before it) come from the run as it was left, and from the run that was
-refreshed, updated, or trained again with all before the window. A line that is there already is not
-measured again. Seconds are of the processor.
+their new items those that somebody has chosen before it) come from the run as it was left, from the same at the time
+of the window (`at`), and from the run that was refreshed, updated, or trained again with all before the window. A line
+that is there already is not measured again. Seconds are of the processor.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+import torch
 from bench_update import frame_of, left, next_period, timed
 from measuring import RESULTS
 from sources import DOCS, lines, render
@@ -37,7 +38,8 @@ from concf.strong.update import update
 DATA = {"ciao": "Ciao", "amazon-beauty": "Amazon Beauty"}
 CUTS, WINDOW = (0.65, 0.75, 0.85), 0.05  # shares of the pairs
 DELAYS = {"a day": 1, "a week": 7, "a month": 30}
-WAYS = {"left": "nothing", "refreshed": "refresh", "updated": "update", "again": "training again"}
+WAYS = {"left": "nothing", "at": "nothing, at the window's time", "refreshed": "refresh", "updated": "update",
+        "again": "training again"}  # fmt: skip
 SETTINGS = choose_settings("strong", {"budget": "fast", "refit": "everything"})
 METRIC, DAY = "ndcg@10", 86_400
 
@@ -68,8 +70,9 @@ def measure(name: str, cuts: list[int], results: ResultsLog) -> None:
             data = next_period(read(known), log[begin : begin + round(WINDOW * n)])
             for way in WAYS:
                 if results.find(keys[delay, way]) is None:
-                    run, seconds = timed(partial(_run, way, base, known, newer))
-                    of = partial(left, run, data.interactions) if way == "left" else run.recommender
+                    run, seconds = timed(partial(_run, way, base, known, newer, float(times[begin])))
+                    old = way in ("left", "at")
+                    of = partial(left, run, data.interactions) if old else run.recommender
                     found = {by: evaluate(of(by), data, at=10).means() for by in (CONSENSUS, STUDENT)}
                     line = {"metrics": found, "seconds": seconds, "users": len(data.evaluated), "new_pairs": len(newer)}
                     results.add(keys[delay, way], line)
@@ -81,12 +84,23 @@ def measure(name: str, cuts: list[int], results: ResultsLog) -> None:
                     )
 
 
-def _run(way: str, base: StrongRun, known: Any, newer: Any) -> StrongRun:
+def _run(way: str, base: StrongRun, known: Any, newer: Any, time: float) -> StrongRun:
     if way == "again":
         return trained(known)
     if way in ("refreshed", "updated"):
         return update(base, newer, refresh=way == "refreshed", device="cpu")
+    if way == "at" and base.clock is not None:
+        return _at(base, time)
     return base
+
+
+def _at(base: StrongRun, time: float) -> StrongRun:
+    """The run with the lists of a later time."""
+    other = StrongRun(base.data, base.settings, base.seed, base.device)
+    lists, _ = base.reranked_at(base.clock_at(time), torch.arange(base.log.shape[0]))
+    other.best = base.best | {CONSENSUS: type(base.best[CONSENSUS])(lists=lists)}
+    other.history = base.history
+    return other
 
 
 def measured() -> dict[tuple[str, str, str], list[dict[str, Any]]]:
@@ -111,7 +125,7 @@ def tables() -> dict[str, str]:
                 " / ".join(f"{mean(line['metrics'][by][METRIC] for line in each):.4f}" for by in (CONSENSUS, STUDENT))
                 for each in ways.values()
             ]
-            seconds = [f"{mean(line['seconds'] for line in ways[way]):.0f}" for way in list(WAYS)[1:]]
+            seconds = [f"{mean(line['seconds'] for line in ways[way]):.0f}" for way in list(WAYS)[2:]]
             rows.append([title, delay, str(len(ways["left"])), f"{users:.0f}", *shown, " / ".join(seconds)])
     header = ["log", "after", "cuts", "users", *WAYS.values(), "seconds of refresh / update / training"]
     return {"staleness": markdown(header, rows)}
@@ -131,6 +145,8 @@ def draw() -> None:
         figure, axes = pyplot.subplots(1, len(DATA), figsize=(7.2, 2.9), sharey=True, layout="constrained")
         for axis, (data, title) in zip(axes, DATA.items(), strict=True):
             for way, word in WAYS.items():
+                if way == "at":  # hardly different from nothing
+                    continue
                 values = [
                     mean(line["metrics"][CONSENSUS][METRIC] for line in cells[data, delay, way])
                     / mean(line["metrics"][CONSENSUS][METRIC] for line in cells[data, delay, "again"])
@@ -141,7 +157,9 @@ def draw() -> None:
             axis.set_xlabel("after training")
             axis.grid(alpha=0.3)
         axes[0].set_ylabel("NDCG@10 of the consensus\n/ that of training again")
-        figure.legend(*axes[0].get_legend_handles_labels(), ncols=len(WAYS), loc="outside lower center", frameon=False)
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), ncols=len(WAYS) - 1, loc="outside lower center", frameon=False
+        )
         figure.savefig(DOCS / "staleness.svg", metadata=dict.fromkeys(("Creator", "Date")))
 
 

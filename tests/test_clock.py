@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,15 +22,16 @@ from concf.data.parts import TRAIN, VALID, origin
 from concf.data.prepare import prepare
 from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConcfWarning, ConfigError
 from concf.inference.recommender import Recommender
+from concf.inference.rules import Rules
 from concf.models import load_run, train
 from concf.runs.fold_in import FoldedHead
 from concf.strong.decision import chosen, earlier_window
 from concf.strong.features import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock
 from concf.strong.run import StrongRun
 from concf.strong.update import update
-from tests.small_recipe import assert_same
+from tests.small_recipe import CLI, assert_same
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"dimensions": 16, "budget": "fast", "training": {"metric": "ndcg@10"}}
@@ -287,6 +290,62 @@ def test_the_order_of_a_history_counts_where_times_are_used() -> None:
 def test_histories_that_are_wrong_are_refused(history: Any, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         Recommender(ordered()).recommend(history=history)
+
+
+def test_lists_at_a_later_time_are_those_of_the_reranker_at_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ordered()
+    assert run.clock is not None
+    newest, users = run.clock.now, torch.arange(run.log.shape[0])
+    assert newest == run.data.times(run.learned).data.max()
+    model = Recommender(run, "arrays")
+    plain = model.recommend(k=20)
+    assert model.recommend(k=20, at=newest)[0].tolist() == plain[0].tolist()
+    clock = run.clock_at(newest + 90 * 86_400)
+    lists, scores = run.reranked_at(clock, users)
+    ids = model.item_ids.values
+    user = model.user_ids.values[[4]].tolist()[0]
+    found = model.recommend([user], k=5, at=newest + 90 * 86_400, rules=Rules(filter_viewed=True))
+    shown = [item for item in lists[4].tolist() if item not in model.viewed[[4]].indices][:5]
+    assert found[0][0].tolist() == ids[shown].tolist()
+    later = datetime.fromtimestamp(newest, UTC) + timedelta(days=90)
+    assert model.recommend([user], k=5, at=later)[0].tolist() == found[0].tolist()
+    assert (model.recommend(k=20, at=later)[0] != plain[0]).any()
+    kept = model.ranker.as_of(clock.now)  # the last one alone
+    assert model.ranker.as_of(clock.now) is kept
+    assert model.ranker.as_of(clock.now + 1)._later is None
+    used, history = np.diff(run.log.indptr) > 0, ids[:4].tolist()
+    assert (model.recommend(history=history, at=later)[1] != model.recommend(history=history)[1]).any()
+    monkeypatch.setattr(FoldedHead, "__call__", as_known)
+    agreed = run.fold_in.as_of(clock).agree(run.log, run.data.times(run.learned))
+    assert mostly_close(agreed.votes["reranked"][used], scores[used])
+    assert (agreed.lists == lists)[used].float().mean() > 0.99  # but for ties of rounding
+
+
+def test_a_time_that_is_too_early_or_without_effect_is_said() -> None:
+    model = Recommender(ordered())
+    with pytest.raises(ConfigError, match="earlier than the newest event that the run has learned"):
+        model.recommend(k=3, at="1999-01-01")
+    for when in (float("nan"), "inf", True, "tomorrow"):
+        with pytest.raises(ConfigError, match=r"at=.*expected a date"):
+            model.recommend(k=3, at=when)
+    newest = walks()["timestamp"].max()
+    with pytest.warns(ConcfWarning, match="no effect, since student knows no time"):
+        model.recommend(k=3, by="student", at=newest)
+    for log in (walks(), walks().drop("timestamp")):
+        blind = Recommender(train(prepare(log, protocol="random"), SMALL, seed=3))
+        with pytest.warns(ConcfWarning, match="no effect, since the run uses no ages"):
+            assert blind.recommend(k=3, at=newest).equals(blind.recommend(k=3))
+
+
+def test_the_command_takes_a_time(whole: Path, concf: CLI, tmp_path: Path) -> None:
+    by_time().save(tmp_path / "data")
+    words = ("recommend", whole, "--data", tmp_path / "data", "--users", "3", "--json")
+    _, now, _ = concf(*words)
+    code, later, err = concf(*words, "--at", "2090-01-31")
+    assert (code, err) == (0, "")
+    assert [row["score"] for row in json.loads(now)] != [row["score"] for row in json.loads(later)]
+    code, _, err = concf(*words, "--at", "1999-01-31")
+    assert (code, "--at 1999-01-31: earlier than the newest event" in err) == (2, True)
 
 
 def test_a_run_by_time_serves_histories_and_explains(whole: Path) -> None:

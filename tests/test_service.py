@@ -75,6 +75,7 @@ MANY = {"users": [1] * USERS}
     (json.dumps({"history": [1] * (HISTORY + 1)}), 422, "bad_request", "body.history"),
     (json.dumps({"histories": {str(n): [] for n in range(USERS + 1)}}), 422, "bad_request", "body.histories"),
     (json.dumps(MANY | {"k": 200, "viewed": True}), 422, "too_costly", None),
+    ('{"users": [1], "at": "yesterday"}', 409, "refused_rule", "body"),
 ])  # fmt: skip
 def test_a_wrong_body_is_answered_in_one_shape(
     client: Client, body: str, status: int, kind: str, where: str | None
@@ -100,6 +101,10 @@ def test_at_the_border_of_a_limit_all_is_well(client: Client) -> None:
     assert len(client.get(f"/recommend/1?k={LONGEST_LIST}&by=bpr&viewed=true").json()["items"]) == 30
     assert len(client.post("/recommend", MANY | {"k": 5}).json()["lists"]) == USERS
     assert len(client.post("/recommend", {"history": [1, 2] * (HISTORY // 2)}).json()["lists"]) == 1
+    late = client.post("/recommend", {"users": [1], "at": 2e9})  # a run without ages ignores it, and says so
+    assert (late.json()["lists"], "no effect" in late.json()["note"]) == (
+        client.post("/recommend", BATCH).json()["lists"], True,
+    )  # fmt: skip
 
 
 def test_a_large_body_is_not_read_to_its_end_nor_a_slow_one_waited_for(client: Client) -> None:

@@ -33,6 +33,7 @@ def recommend(
     k: Annotated[int, typer.Option("-k", min=1, help="Items for each user.")] = 10,
     by: Annotated[str | None, typer.Option(help="consensus, R-consensus or a head.", show_default="consensus")] = None,
     out: Annotated[Path | None, typer.Option(help="A .parquet, .csv or .jsonl file; with --engine a folder of Parquet files. Without it a table is shown.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="When the lists are shown: a date, or a time in the log's own unit. Items age and users are idle until then.", show_default="the newest event that the run has learned")] = None,
     viewed: Annotated[bool, typer.Option("--viewed", help="Also show items that the user has used.")] = False,
     items: Annotated[str | None, typer.Option(help="Only these items: ids separated by commas, or a file.")] = None,
     exclude: Annotated[str | None, typer.Option(help="Not these items: ids separated by commas, or a file.")] = None,
@@ -60,6 +61,8 @@ def recommend(
 
     `concf recommend runs/first --catalogue items.csv --new-items --out recs.parquet`
 
+    `concf recommend runs/first --at 2026-11-18 --out recs.parquet`
+
     `concf recommend runs/first --users all -k 50 --engine ray --out recs/`
     """
     from concf.inference.recommender import Recommender
@@ -83,7 +86,7 @@ def recommend(
     )  # fmt: skip
     options: dict[str, Any] = {
         "by": by, "items": None if items is None else _ids(items, model.item_ids),
-        "exclude": None if exclude is None else _ids(exclude, model.item_ids), "rules": rules,
+        "exclude": None if exclude is None else _ids(exclude, model.item_ids), "rules": rules, "at": at,
     }  # fmt: skip
     if options["items"] == []:
         raise ConfigError("--items names no item. Leave it out to allow every item")

@@ -85,17 +85,17 @@ class ItemLookup:
         positions = self.positions(items, argument)
         return positions[positions >= 0]
 
-    def history(self, events: Events, newest: float | None) -> History:
+    def history(self, events: Events, newest: float | None, now: float = 0.0) -> History:
         """Known items of a user's events. Without times they follow one another after the log; a Python set is one set.
 
-        newest: newest time of the log, whose unit times have; None: times are not read
+        newest: newest time of the log, whose unit times have; None: times are not read. now: if later than the log
         """
         rows = as_events(events)
         given = [each.get("time") for each in rows]
         if len({time is None for time in given}) > 1:
             raise ConfigError("history: some items have a time and others have none. Give each a time, or none")
         order = np.zeros(len(rows)) if isinstance(events, set | frozenset) else np.arange(len(rows))
-        now = max(newest or 0.0, 0.0)
+        now = max(newest or 0.0, now)
         times = now + 2 * abs(np.spacing(now)) * (1 + order)
         if newest is not None and given and given[0] is not None:
             times = np.array([in_unit_of(newest, cast(When, time), f"history: time {time!r}") for time in given])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from functools import cached_property
 from math import isqrt
 from typing import Any, Literal, TypeVar
@@ -23,7 +24,10 @@ from concf.inference.explain import Contributions, Explanation, Votes, similarit
 from concf.inference.lookup import NONE, History, Id, Positions, Short
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
+from concf.runs.fold_in import FoldIn
 from concf.runs.run import Run
+from concf.strong.features import Clock
+from concf.strong.run import StrongRun
 
 CELLS = 1 << 24  # largest table [users, items] of scores in memory
 T = TypeVar("T")
@@ -34,7 +38,11 @@ class Ranker:
     """Heads of a run, each at its best epoch, and their consensus; users and items are positions.
 
     items: a catalogue whose new items are ranked too, see `concf.inference.new_items`
+    clock: times of the log as of a later time than that of its newest pair
     """
+
+    clock: Clock | None = None
+    _later: Ranker | None = None
 
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
@@ -45,6 +53,23 @@ class Ranker:
         self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
         self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
+
+    def as_of(self, now: float) -> Ranker:
+        """The same at a later time than that of the newest pair; the last one is kept."""
+        assert isinstance(self.run, StrongRun)
+        later = self._later
+        if later is None or later.clock is None or later.clock.now != now:
+            later = copy(self)
+            later.clock, later._later = self.run.clock_at(now), None  # or each would keep the one before
+            vars(later).pop("fold_in", None)
+            self._later = later
+        return later
+
+    @cached_property
+    def fold_in(self) -> FoldIn:
+        """The heads and the consensus for histories."""
+        run, clock = self.run, self.clock
+        return run.fold_in.as_of(clock) if clock is not None and isinstance(run, StrongRun) else run.fold_in
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
@@ -174,9 +199,13 @@ class Ranker:
         assert stored is not None
         self._check_length(k)
         votes, head = self.votes(by), self.run.best_head()
-        lists = stored.cpu().numpy()[users]
+        lists, rows = stored.cpu().numpy()[users], users
+        if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun) and votes is not None:
+            lists, scores = (each.numpy() for each in self.run.reranked_at(self.clock, torch.from_numpy(users)))
+            votes, rows = copy(votes), np.arange(len(users))
+            votes.reranked = lists, scores
         agreed = [
-            self._agreed(user, listed, k, votes, own) for user, listed, own in zip(users, lists, hidden, strict=True)
+            self._agreed(row, listed, k, votes, own) for row, listed, own in zip(rows, lists, hidden, strict=True)
         ]
         agreed = self._with_new(agreed, k, lambda: self.short(users, k, head, hidden))
         without = np.flatnonzero(lists[:, 0] < 0).tolist()
@@ -196,11 +225,11 @@ class Ranker:
     @property
     def reranks(self) -> bool:
         """Whether the consensus of a new history is re-ranked, as for users of the log."""
-        return CONSENSUS in self.names and self.run.fold_in.weights is not None
+        return CONSENSUS in self.names and self.fold_in.weights is not None
 
     def folded_votes(self, histories: Rows, by: str) -> tuple[NDArray[np.int32], Votes]:
         """[n, L] consensus lists for n histories, and their votes."""
-        agreed = self.run.fold_in.agree(*histories)
+        agreed = self.fold_in.agree(*histories)
         lists = agreed.lists if by == CONSENSUS else agreed.plain
         return lists.numpy(), Votes(agreed.votes, lists, self.run, by)
 
@@ -237,7 +266,7 @@ class Ranker:
         rows = self.rows_of(histories)
         if self.known(by) in self.heads:
             factors = self.factors(by)
-            folded = Factors(self.run.fold_in.head(by, *rows).user, factors.item, factors.bias)
+            folded = Factors(self.fold_in.head(by, *rows).user, factors.item, factors.bias)
             scores = folded.scores(torch.arange(len(histories))).numpy()
             return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
         left_out = all(np.isin(used.items, own).all() for used, own in zip(histories, hidden, strict=True))
@@ -251,7 +280,7 @@ class Ranker:
     def folded_voters(self, histories: Rows) -> dict[str, Factors]:
         """Voting heads, with a user vector for each of n histories."""
         return {
-            name: Factors(self.run.fold_in.head(name, *histories, voting=True).user, each.item, each.bias)
+            name: Factors(self.fold_in.head(name, *histories, voting=True).user, each.item, each.bias)
             for name, each in self.voters.items()
         }
 

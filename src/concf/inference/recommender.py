@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from concf.consensus.consensus import CONSENSUS
-from concf.errors import ConfigError, note
+from concf.data.reading.times import When, in_unit_of, moment
+from concf.errors import ConfigError, note, option
 from concf.inference.explain import Explanation
 from concf.inference.frames import Library, as_arrays, as_frame, column_type, long_table
 from concf.inference.lookup import (
@@ -34,6 +35,7 @@ from concf.inference.rules import Rules, catalogue_of
 from concf.models import load_run
 from concf.runs.run import Run
 from concf.runtime.arguments import check_count
+from concf.strong.run import StrongRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +122,7 @@ class Recommender:
     def recommend(
         self, users: Users = None, k: int = 10, *, by: str | None = None, history: Events | EventsByUser | None = None,
         items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
-        frame: Library | None = None,
+        at: When | None = None, frame: Library | None = None,
     ) -> Frame:  # fmt: skip
         """Return the best k items of each user, best first.
 
@@ -145,9 +147,11 @@ class Recommender:
         items:   only these may be recommended: to everyone, or as a mapping of users to items
         exclude: these may not be recommended: to anyone, or as a mapping
         rules:   conditions on items, diversity, and how used items and unknown ids are treated; see `concf.Rules`
+        at:      when the lists are shown, a date or a time in the log's unit; None: at the newest learned event. It
+                 changes the consensus of a run that uses the ages of items and the idleness of users
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
-        names, blocks = self.blocks(users, k, by, history, items, exclude, rules)
+        names, blocks = self.blocks(users, k, by, history, items, exclude, rules, at)
         lists = [short for _, block in blocks for short in block]
         if (frame or self.frame) == "arrays":
             single = users is not None and is_one(users) if history is None else not isinstance(history, Mapping)
@@ -157,19 +161,20 @@ class Recommender:
 
     def stream(
         self, users: Users = None, k: int = 10, *, by: str | None = None, items: ItemsByUser | None = None,
-        exclude: ItemsByUser | None = None, rules: Rules | None = None,
+        exclude: ItemsByUser | None = None, rules: Rules | None = None, at: When | None = None,
     ) -> Iterator[pa.Table]:  # fmt: skip
         """Yield the lists of `recommend` as Arrow tables of a few thousand users each, in bounded memory.
 
         Errors and warnings come before the first table. Arguments: see `recommend`
         """
-        names, blocks = self.blocks(users, k, by, None, items, exclude, rules)
+        names, blocks = self.blocks(users, k, by, None, items, exclude, rules, at)
         kind = column_type(self.user_ids, names)
         return (long_table(users, lists, self.item_ids, kind) for users, lists in blocks)
 
     def blocks(
         self, users: Users, k: int, by: str | None, history: Events | EventsByUser | None = None,
         items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
+        at: When | None = None,
     ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
         """Return user ids, and an iterator over blocks of lists, each of as many users as memory allows.
 
@@ -177,8 +182,8 @@ class Recommender:
         """
         k, rules = check_count("k", k), rules or Rules()
         by = self.ranker.known(self.default if by is None else by)
-        lookup, ranker = ItemLookup(self.item_ids), self.ranker
-        used = None if history is None else self._histories(users, history, lookup)
+        lookup, ranker = ItemLookup(self.item_ids), self._as_of(at, by)
+        used = None if history is None else self._histories(users, history, lookup, ranker)
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
         rows = user_rows(self.user_ids, names, rules.unknown if used is None else "popular")
@@ -222,15 +227,34 @@ class Recommender:
             applied.note_shortage(k)
         return names, blocks()
 
-    def history(self, events: Events, lookup: ItemLookup, row: int = -1) -> History:
-        """A history, after that of the user of the log at `row`, if there is one."""
+    def _as_of(self, at: When | None, by: str) -> Ranker:
+        """The ranker at a time, which may not be earlier than the newest learned event."""
+        run, asked = self.run, option("at", at)
+        if at is None:
+            return self.ranker
+        clock = run.clock if isinstance(run, StrongRun) else None
+        reason = "the run uses no ages (`time` in its summary)" if by == CONSENSUS else f"{by} knows no time"
+        if run.data.interactions.timestamp is not None:
+            newest = float(run.data.times(run.learned).data.max()) if clock is None else clock.now
+            now = in_unit_of(newest, at, asked)
+            if now < newest:
+                raise ConfigError(f"{asked}: earlier than the newest event that the run has learned ({moment(newest)})")
+            if clock is not None and by == CONSENSUS:
+                return self.ranker if now == newest else self.ranker.as_of(now)
+        note(f"{asked}: it has no effect, since {reason}")
+        return self.ranker
+
+    def history(self, events: Events, lookup: ItemLookup, row: int = -1, now: float = 0.0) -> History:
+        """A history, after that of the user of the log at `row`, if there is one. now: if later than the log"""
         times, items, newest = self.run.data.interactions.timestamp, _row(self.viewed, row), self.ranker.newest
         before = History.of(items)
         if times is not None and len(items):
             before = before._replace(times=times[self.viewed.indptr[row] : self.viewed.indptr[row + 1]].astype(float))
-        return before.then(lookup.history(events, newest))
+        return before.then(lookup.history(events, newest, now))
 
-    def _histories(self, users: Users, history: Events | EventsByUser, lookup: ItemLookup) -> dict[Any, History]:
+    def _histories(
+        self, users: Users, history: Events | EventsByUser, lookup: ItemLookup, ranker: Ranker
+    ) -> dict[Any, History]:
         """User -> the given history, after that of the log."""
         if users is not None and (isinstance(history, Mapping) or not is_one(users)):
             raise ConfigError("a history is one user's; for several, give a mapping of users to items, without `users`")
@@ -239,8 +263,10 @@ class Recommender:
             plain(name): each if isinstance(each, set | frozenset) else as_events(each) for name, each in given.items()
         }
         rows = user_rows(self.user_ids, as_array(list(several)), "popular").tolist()
+        now = 0.0 if ranker.clock is None else ranker.clock.now
         used = {
-            name: self.history(events, lookup, row) for (name, events), row in zip(several.items(), rows, strict=True)
+            name: self.history(events, lookup, row, now)
+            for (name, events), row in zip(several.items(), rows, strict=True)
         }
         emptied = sum(len(events) > 0 and not len(used[name].items) for name, events in several.items())
         if emptied:

@@ -114,6 +114,7 @@ class ListsRequest(ListQuery):
     )
     diversity: float = Field(0.0, ge=0, le=1, description="what similarity to items above costs an item")
     popularity_penalty: float = Field(0.0, ge=0, le=1, description="what popularity costs an item")
+    at: float | str | None = Field(None, description="when the lists are shown: a date, or a time in the log's unit")
 
     @model_validator(mode="after")
     def _one_of_three(self) -> Self:

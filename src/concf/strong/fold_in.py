@@ -64,6 +64,13 @@ class StrongFoldIn(FoldIn):
         self.fixed_voters, self.chosen, self.times, self.clock = fixed_voters, chosen, times, clock
         self._fitted: dict[str, Any] = {}
 
+    def as_of(self, clock: Clock) -> StrongFoldIn:
+        """The same at another time."""
+        other = copy(self)
+        other.clock, other._folded = clock, {}
+        vars(other)["context"] = self.context._replace(clock=clock)
+        return other  # with the same fitted voters
+
     def head(self, name: str, histories: csr_array, times: Times = None, *, voting: bool = False) -> Factors:  # noqa: ARG002
         """A head, with a user for each history; voters are as they are at their best."""
         return super().head(name, histories, times)

@@ -6,15 +6,18 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from concf.baselines.table import voters
 from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
-from concf.strong.features import Clock
+from concf.strong.features import TIME_FEATURES, Clock
 from concf.strong.fold_in import StrongFoldIn
+from concf.strong.reranker import TOP, n_features
 from concf.strong.settings import STUDENT, TIME, VALIDATED, StrongSettings
 
 REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
@@ -98,9 +101,36 @@ class StrongRun(Run):
     @cached_property
     def clock(self) -> Clock | None:
         """Times of the learned pairs as of the newest, if they are features of the re-ranker."""
-        if self._times is None or not self.chosen[TIME]["features"]:
-            return None
-        return Clock.of(self.log, self._times, torch.device("cpu"))
+        return self.clock_at(None) if TIME in self.chosen and self.chosen[TIME]["features"] else None
+
+    def clock_at(self, now: float | None) -> Clock:
+        """The same as of a time in the unit of the log."""
+        assert self._times is not None
+        return Clock.of(self.log, self._times, torch.device("cpu"), now)
+
+    def reranked_at(self, clock: Clock, users: Tensor) -> tuple[Tensor, Tensor]:
+        """([b, L], [b, L]) consensus lists of users [b], and their scores, at another time than the newest pair's.
+
+        A score is a sum, of which only the terms of the features of time change; no voter lists other items.
+        """
+        best, now = self.best[CONSENSUS], self.clock
+        assert best.lists is not None
+        assert now is not None
+        lists, votes = best.lists[users].cpu(), {name: each.cpu() for name, each in best.votes.items()}
+        top, below = lists[:, :TOP], lists.shape[1] - min(TOP, lists.shape[1])
+        n_voters = int((votes["voter_weights"] > 0).sum())
+        first = n_features(n_voters, len(self.voters), listed=0, stable=len(self.settings.snapshots))
+        weights, items = votes["weights"][first : first + TIME_FEATURES], top.long().clamp(min=0)
+        later, before = (each(users, items, self._direction) for each in (clock, now))
+        moved = ((later - before).double() @ weights).masked_fill(top < 0, 0.0)
+        scores, order = (votes["reranked"][users, : top.shape[1]] + moved).sort(dim=1, descending=True, stable=True)
+        scores = torch.cat([scores, scores[:, -1:] - torch.arange(1, below + 1)], 1)
+        return torch.cat([top.gather(1, order), lists[:, TOP:]], 1), scores.float()
+
+    @cached_property
+    def _direction(self) -> Tensor:
+        """[items, d] item vectors of the first voter, of length 1."""
+        return F.normalize(next(iter(self.voters.values())).item)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a run keeps, except its history."""
