@@ -45,7 +45,7 @@ def lists(ranker: Ranker, by: str, users: NDArray[np.int64], hidden: list[Positi
     """As `Recommender.recommend`, but only what a user trained on is hidden."""
 
     def draw(at: Positions, k: int, closed: Any, among: Positions | None) -> list[Short]:
-        return ranker.short(users[at], [k] * len(at), by, closed, anew=among is not None, among=among)
+        return ranker.short(users[at], k, by, closed, anew=among is not None, among=among)
 
     ruled = Rules(**rules).applied(ranker, by if by in ranker.heads else ranker.run.best_head())
     everyone = np.arange(len(users))

@@ -136,7 +136,7 @@ def same_lists(run: Any, n: int = 50) -> dict[str, float]:
     used = np.split(run.log.indices, run.log.indptr[1:-1])[: len(users)]
     shares = {}
     for name in run.rows():
-        known, histories = ranker.short(users, [n] * len(users), name, used), [History.of(each) for each in used]
+        known, histories = ranker.short(users, n, name, used), [History.of(each) for each in used]
         folded = ranker.of_histories(histories, n, name, used)
         pairs = [len(np.intersect1d(one, other)) / n for (one, _), (other, _) in zip(known, folded, strict=True)]
         shares[name] = round(float(np.mean(pairs)), 4)

@@ -46,7 +46,7 @@ def test_a_length_that_is_none_is_refused_everywhere(model: library.ConCF, tmp_p
     data = model.run.data
     asks: list[Callable[[], Any]] = [
         lambda: model.recommend(3, k), lambda: model.recommend(history=[1], k=k), lambda: model.stream([3], k),
-        lambda: model.similar_items(1, k), lambda: model.similar_users(1, k),
+        lambda: model.similar_items(1, k),
         lambda: write_lists(run_folder(), tmp_path / "recs", k=k, engine="processes"),
         lambda: library.rank(model.run.recommender("bpr"), np.array([0]), k),
     ]  # fmt: skip
@@ -82,8 +82,6 @@ def test_nobody_is_a_note_and_no_silence(model: library.ConCF) -> None:
         assert recommender.recommend([]).num_rows == 0
     with pytest.warns(ConcfWarning, match="items is empty"):
         assert recommender.similar_items(np.array([], np.int64)).num_rows == 0
-    with pytest.warns(ConcfWarning, match="users is empty"):
-        assert model.similar_users(()).shape == (0, 4)
 
 
 def test_bytes_are_no_ids(model: library.ConCF) -> None:

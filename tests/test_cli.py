@@ -28,8 +28,8 @@ def test_prepare_then_compare(concf: CLI, tmp_path: Path) -> None:
     assert [model["model"] for model in report["models"]] == ["ease", "popularity"]
     assert report["models"][0]["p_against_first"]["recall@50"] is None
     assert {model["fitted_on"] for model in report["models"]} == {"train and valid"}
-    code, out, _ = concf(*words, "--no-refit")
-    assert (code, "Holm" in out, "fitted on training pairs" in out) == (0, True, True)
+    code, out, _ = concf(*words)
+    assert (code, "Holm" in out, "fitted on training and validation pairs" in out) == (0, True, True)
 
 
 def test_statistics_of_a_log(concf: CLI, tmp_path: Path) -> None:

@@ -103,7 +103,6 @@ def test_a_mistake_is_answered_and_leaves_no_file(concf: CLI, tmp_path: Path) ->
         (["--users", "{}/bytes.txt"], "not a text file of ids"),
         (["--users", "{}/bytes.parquet"], "cannot be read as a Parquet file"),
         (["--users", "{}/nulls.parquet"], "None is no user of the log"),
-        (["--exclude", "many", "--unknown-items", "error"], "exclude: no item is called 'many'"),
         (["--by", "oracle"], "unknown recommender 'oracle'"),
         (["-k", "13"], "k = 13"),
         (["-k", "0"], ""),

@@ -310,6 +310,9 @@ def test_lists_at_a_later_time_are_those_of_the_reranker_at_that_time(monkeypatc
     later = datetime.fromtimestamp(newest, UTC) + timedelta(days=90)
     assert model.recommend([user], k=5, at=later)[0].tolist() == found[0].tolist()
     assert (model.recommend(k=20, at=later)[0] != plain[0]).any()
+    kept = model.ranker.as_of(clock.now)  # the last one alone
+    assert model.ranker.as_of(clock.now) is kept
+    assert model.ranker.as_of(clock.now + 1)._later is None
     used, history = np.diff(run.log.indptr) > 0, ids[:4].tolist()
     assert (model.recommend(history=history, at=later)[1] != model.recommend(history=history)[1]).any()
     monkeypatch.setattr(FoldedHead, "__call__", as_known)
@@ -325,8 +328,6 @@ def test_a_time_that_is_too_early_or_without_effect_is_said() -> None:
     for when in (float("nan"), "inf", True, "tomorrow"):
         with pytest.raises(ConfigError, match=r"at=.*expected a date"):
             model.recommend(k=3, at=when)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'att'"):
-        model.recommend(k=3, att="1999-01-01")  # type: ignore[call-overload]
     newest = walks()["timestamp"].max()
     with pytest.warns(ConcfWarning, match="no effect, since student knows no time"):
         model.recommend(k=3, by="student", at=newest)

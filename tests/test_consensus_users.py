@@ -116,7 +116,7 @@ def test_dislikes_are_never_listed() -> None:
     assert disliked is not None
     lists = run.recommender(CONSENSUS)
     assert isinstance(lists, ListFunction)
-    by_ranker = Ranker(run).short(everyone, [12] * len(everyone), CONSENSUS, [np.empty(0, np.int64)] * len(everyone))
+    by_ranker = Ranker(run).short(everyone, 12, CONSENSUS, [np.empty(0, np.int64)] * len(everyone))
     for user, listed in enumerate(lists.lists(torch.from_numpy(everyone), 12).tolist()):
         refused = {*disliked[[user]].indices.tolist(), *run.log[[user]].indices.tolist()}
         assert not refused & ({*listed} | {*by_ranker[user][0].tolist()})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import polars as pl
 import pytest
@@ -20,7 +19,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import DataError
 from concf.evaluation.ranking import rank
-from concf.inference.export import ABOUT, FORMATS, Vectors, export
+from concf.inference.export import ABOUT, export, write_npz, write_parquet
 from concf.models import choose_settings, load_run, train
 from concf.reference.objectives import OBJECTIVES
 from concf.runs.run import Run
@@ -53,6 +52,29 @@ def named() -> Run:
     return train(prepare(pl.DataFrame(words), protocol="random"), chosen)
 
 
+Lists = tuple[NDArray[Any], NDArray[Any]]  # [users, k] scores, [users, k] positions
+
+
+def from_npz(out: Path, k: int) -> Lists:
+    with np.load(out, allow_pickle=False) as file:
+        return by_hand(file["user_vectors"], file["item_vectors"], k)
+
+
+def from_parquet(out: Path, k: int) -> Lists:
+    users, items = (pl.read_parquet(out / f"{side}.parquet")["vector"] for side in ("users", "items"))
+    return by_hand(users.to_numpy(), items.to_numpy(), k)
+
+
+def by_hand(users: NDArray[np.float32], items: NDArray[np.float32], k: int) -> Lists:
+    assert users.dtype == items.dtype == np.float32
+    scores = users @ items.T
+    order = np.argsort(-scores, 1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, 1), order
+
+
+SEARCH = {"npz": from_npz, "parquet": from_parquet}
+
+
 def parts(run: Run, head: str) -> list[NDArray[np.float32]]:
     """User vectors, item vectors, item bias."""
     factors = run.factors(head)
@@ -77,7 +99,7 @@ def assert_lists_of_the_head(run: Run, head: str, found: Lists, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("to", "head"), [*((to, "cml") for to in FORMATS), *(("npz", head) for head in OBJECTIVES if head != "cml")]
+    ("to", "head"), [*((to, "cml") for to in SEARCH), *(("npz", head) for head in OBJECTIVES if head != "cml")]
 )
 def test_exact_search_gives_the_lists_of_the_head(run: Run, tmp_path: Path, to: str, head: str) -> None:
     report = export(run, head, to, tmp_path / "out")
@@ -87,7 +109,7 @@ def test_exact_search_gives_the_lists_of_the_head(run: Run, tmp_path: Path, to: 
     assert (report["head"], report["items"], report["finished"]) == (head, n_items, True)
 
 
-@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("to", SEARCH)
 def test_ids_come_back_unchanged(run: Run, named: Run, tmp_path: Path, to: str) -> None:
     for each in (run, named):
         out, known = tmp_path / str(each is run), each.data.interactions
@@ -96,46 +118,18 @@ def test_ids_come_back_unchanged(run: Run, named: Run, tmp_path: Path, to: str) 
         assert_lists_of_the_head(each, each.best_head(), SEARCH[to](out, 5), 5)
 
 
-def test_an_id_that_numpy_would_cut_is_not_cut_in_silence(run: Run, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_an_id_that_numpy_would_cut_is_not_cut_in_silence(tmp_path: Path) -> None:
     ids = Ids(np.array(["a", "a\0"], dtype=object))
-    flat = np.ones((2, 3), np.float32)
-    monkeypatch.setattr(Vectors, "of", lambda ranker, head: Vectors(flat, flat, ids, ids, {"head": head}))
+    sides = dict.fromkeys(("user", "item"), (ids, np.ones((2, 3), np.float32)))
     with pytest.raises(DataError, match=r"ends in a NUL character, which NumPy's strings drop\. Export with --to parq"):
-        export(run, None, "npz", tmp_path / "out")
+        write_npz(sides, {}, tmp_path / "out")
     assert not list(tmp_path.iterdir())
-    export(run, None, "parquet", tmp_path / "out")
-    assert ids_of("parquet", tmp_path / "out") == [["a", "a\0"]] * 2
-
-
-def made_up(users: int, items: int) -> Vectors:
-    """Users and items around twenty tastes, and a bias that few items are without."""
-    draw = np.random.default_rng(3)
-    tastes = draw.normal(size=(20, 15))
-    user, item = (tastes[draw.integers(20, size=n)] + draw.normal(size=(n, 15)) for n in (users, items))
-    vectors = np.column_stack([user, np.ones(users)]), np.column_stack([item, -draw.gamma(4.0, 2.0, size=items)])
-    ids = (Ids(np.arange(n)) for n in (users, items))
-    known = {"head": "bpr", "users": users, "items": items, "dimensions": 16, "finished": True}
-    return Vectors(*(side.astype(np.float32) for side in vectors), *ids, known)
-
-
-@pytest.mark.parametrize("effort", [8, 128])
-def test_the_recall_that_is_stated_is_the_one_of_the_file(
-    run: Run, tmp_path: Path, monkeypatch: Patch, effort: int
-) -> None:
-    plain, out = made_up(1500, 3000), tmp_path / "out"
-    monkeypatch.setattr(Vectors, "of", lambda run, head: plain)
-    monkeypatch.setattr("concf.inference.export.EFFORT_TO_SEARCH", effort)
-    stated = export(run, "bpr", "faiss", out, approximate=True)["recall"]
-    assert (stated["at"], stated["users"], stated) == (50, 1000, about("faiss", out)["recall"])
-    asked = [round(1499 * n / 999) for n in range(1000)]
-    exact = np.argsort(-plain.user[asked].astype(float) @ plain.item.T.astype(float), 1)[:, :50]
-    found = zip(from_faiss(out, 50)[1][asked], exact, strict=True)
-    assert stated["value"] == pytest.approx(np.mean([len({*a} & {*b}) / 50 for a, b in found]), abs=1e-3)
-    assert 0.97 < stated["value"] <= 1 if effort == 128 else 0.5 < stated["value"] < 0.99
+    write_parquet(sides, {}, tmp_path)
+    assert ids_of("parquet", tmp_path) == [["a", "a\0"]] * 2
 
 
 def test_the_command_says_what_it_wrote(concf: CLI, folder: Path, run: Run, tmp_path: Path) -> None:
-    code, said, err = concf("export", folder, "--to", "faiss", "--out", tmp_path / "exact")
+    code, said, err = concf("export", folder, "--to", "parquet", "--out", tmp_path / "exact")
     assert (code, err) == (0, "")
     assert f"Head {run.best_head()}" in said
     code, said, _ = concf("export", folder, "--head", "cml", "--to", "npz", "--out", tmp_path / "out.npz", "--json")
@@ -151,22 +145,16 @@ def test_mistakes_are_answered_and_write_nothing(
         (["--to", "npz", "--head", "hinge"], "no head is called 'hinge'"),
         (["--to", "npz", "--head", "consensus"], "a consensus is lists, not vectors"),
         (["--to", "hdf5"], "choose from npz, parquet"),
-        (["--to", "npz", "--approximate"], "--approximate is for an index"),
     ):
         code, out, err = concf("export", folder, "--out", tmp_path / "new" / "out", *words)
         assert (code, out, message in err) == (2, "", True)
 
-    with monkeypatch.context() as absent:
-        absent.setitem(sys.modules, "faiss", None)
-        _, _, err = concf("export", folder, "--out", tmp_path / "out", "--to", "faiss")
-        assert "needs the library 'faiss-cpu'" in err
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def full(*_: object) -> None:
-        raise RuntimeError("write error: No space left on device")
-
-    monkeypatch.setattr("faiss.write_index", full)
+    monkeypatch.setattr("pyarrow.parquet.write_table", full)
     with pytest.raises(DataError, match="could not be written"):
-        export(run, None, "faiss", tmp_path / "out")
+        export(run, None, "parquet", tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -182,49 +170,12 @@ def test_what_is_there_is_left_alone(concf: CLI, folder: Path, tmp_path: Path) -
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "mine"}
 
 
-Lists = tuple[NDArray[Any], NDArray[Any]]  # [users, k] scores, [users, k] positions
-
-
-def from_npz(out: Path, k: int) -> Lists:
-    with np.load(out, allow_pickle=False) as file:
-        return by_hand(file["user_vectors"], file["item_vectors"], k)
-
-
-def from_parquet(out: Path, k: int) -> Lists:
-    users, items = (pl.read_parquet(out / f"{side}.parquet")["vector"] for side in ("users", "items"))
-    return by_hand(users.to_numpy(), items.to_numpy(), k)
-
-
-def by_hand(users: NDArray[np.float32], items: NDArray[np.float32], k: int) -> Lists:
-    assert users.dtype == items.dtype == np.float32
-    scores = users @ items.T
-    order = np.argsort(-scores, 1, kind="stable")[:, :k]
-    return np.take_along_axis(scores, order, 1), order
-
-
-def from_faiss(out: Path, k: int) -> Lists:
-    scores, places = faiss.read_index(str(out / "items.faiss")).search(users_beside(out), k)
-    return scores, places
-
-
-def users_beside(out: Path) -> NDArray[np.float32]:
-    with np.load(out / "users.npz", allow_pickle=False) as file:
-        return np.asarray(file["user_vectors"])
-
-
-SEARCH = dict(npz=from_npz, parquet=from_parquet, faiss=from_faiss)  # noqa: C408
-
-
 def ids_of(to: str, out: Path) -> list[list[Any]]:
     """The users' and the items' ids, in the order of positions."""
     if to == "npz":
         with np.load(out, allow_pickle=False) as file:
             return [file[f"{side}_ids"].tolist() for side in ("user", "item")]
-    if to == "parquet":
-        return [pl.read_parquet(out / f"{side}s.parquet")[f"{side}_id"].to_list() for side in ("user", "item")]
-    maps = {side: pl.read_parquet(out / f"{side}_ids.parquet") for side in ("user", "item")}
-    assert all(ids["position"].to_list() == list(range(len(ids))) for ids in maps.values())
-    return [ids[f"{side}_id"].to_list() for side, ids in maps.items()]
+    return [pl.read_parquet(out / f"{side}s.parquet")[f"{side}_id"].to_list() for side in ("user", "item")]
 
 
 def about(to: str, out: Path) -> dict[str, Any]:

@@ -160,8 +160,6 @@ def test_one_item_is_a_history_and_what_is_wrong_is_said(group: Trained) -> None
     model = Recommender(group.run, "arrow")
     assert model.recommend(history=500, k=4) == model.recommend(history=[500], k=4)
     assert model.recommend(history=np.array([500, 470]), k=4) == model.recommend(history=(500, 470), k=4)
-    with pytest.raises(DataError, match="history: no item is called 501 in the log"):
-        model.recommend(history=[500, 501], rules=Rules(unknown_items="error"))
     for users, history in ((7, {7: [500]}), ([7, 8], [500])):
         with pytest.raises(ConfigError, match="one user's; for several, give a mapping"):
             model.recommend(users, history=history)  # type: ignore[arg-type]

@@ -13,10 +13,9 @@ import pytest
 from small_run import CLI
 
 from concf.baselines.ease import EASE
-from concf.comparison.compare import compare
-from concf.comparison.grids import Point, search, with_grid
+from concf.comparison.compare import Point, compare, search
 from concf.comparison.measure import Fit
-from concf.comparison.models import named_models
+from concf.comparison.models import named_models, with_grid
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split

@@ -1,8 +1,7 @@
-"""`ConCF` as Python programs expect an estimator to be: parameters, clone, repr, pickle, and logs in any form."""
+"""`ConCF` as Python programs expect an estimator to be: parameters, repr, pickle, and logs in any form."""
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Callable
 from datetime import datetime
@@ -20,7 +19,7 @@ from scipy.sparse import coo_array
 import concf as library
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
-from concf.models import PRESETS, choose_settings
+from concf.models import choose_settings
 
 Model = library.ConCF
 TINY: dict[str, Any] = {
@@ -39,50 +38,20 @@ def model() -> Model:
     return Model("reference", **TINY).fit(LOG)
 
 
-def clone(estimator: Any) -> Any:
-    """As scikit-learn's: parameters are copied, and the constructor has to keep the very objects."""
-    params = {name: copy.deepcopy(value) for name, value in estimator.get_params(deep=False).items()}
-    made = type(estimator)(**params)
-    assert all(value is params[name] for name, value in made.get_params(deep=False).items())
-    assert made.get_params(deep=False).keys() == params.keys()
-    return made
-
-
-def test_parameters_are_those_of_the_constructor(model: Model) -> None:
+def test_parameters_are_those_of_the_settings(model: Model) -> None:
     given = Model("released", seed=np.int64(3), consensus={"weight": 0.5})
-    assert given.get_params(deep=False) == {
-        "preset": "released", "seed": 3, "device": None, "consensus": {"weight": 0.5},
-    }  # fmt: skip
-    for each in (given, Model(), model):
-        copied = clone(each)
-        assert (copied.settings, copied.seed, copied.device) == (each.settings, each.seed, each.device)
-        assert copied._ranker is None
-        assert Model(**each.get_params(deep=False)).settings == each.settings
-
-
-def test_parameters_are_set_for_the_next_fit() -> None:
-    own = {"weight": 0.5}
-    model = Model("released", consensus=own)
-    assert model.set_params(seed=4, training={"epochs": 3}) is model
-    assert model.settings == choose_settings("released", {"consensus": {"weight": 0.5}, "training": {"epochs": 3}})
-    assert (model.seed, own) == (4, {"weight": 0.5})
-    assert model.set_params(preset="paper", consensus={}).settings.consensus == PRESETS["paper"].consensus
+    assert (given.settings, given.seed) == (choose_settings("released", {"consensus": {"weight": 0.5}}), 3)
+    assert repr(given) == "ConCF('released', seed=3, consensus.weight=0.5)  # not fitted"
+    log = model.run.data.interactions
+    assert repr(model).endswith(f"# fitted to 30 users, {log.n_items} items and {len(log)} pairs")
     for wrong in ({"wieght": 1}, {"consensus": {"wieght": 1}}, {"seed": -1}):
-        before = model.get_params()
         with pytest.raises(ConfigError, match=r"unknown|seed"):
-            model.set_params(**wrong)
-        assert model.get_params() == before
+            Model("released", **wrong)  # type: ignore[arg-type]
 
 
-def test_a_fitted_model_is_not_pickled_and_parameters_are(model: Model) -> None:
-    for way in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(ConfigError, match=r"not pickled: .* Use model.save\(folder\) and ConCF.load"):
-            way(model)
-    twin = copy.copy(model)
-    twin.set_params(seed=7)
-    assert (twin.seed, model.seed, twin.run is model.run) == (7, 0, True)
-    again = pickle.loads(pickle.dumps(clone(model)))  # noqa: S301
-    assert again.get_params() == clone(model).get_params()
+def test_a_model_is_not_pickled(model: Model) -> None:
+    with pytest.raises(ConfigError, match=r"not pickled: .* Use model.save\(folder\) and ConCF.load"):
+        pickle.dumps(model)
 
 
 MATRIX = coo_array((np.ones(len(LOG)), (USERS, ITEMS)))

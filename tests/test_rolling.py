@@ -66,8 +66,7 @@ def test_metrics_are_those_of_the_plain_path(tmp_path: Path) -> None:
                 {metric: cell[users][metric] for metric in found.metrics}
             )
     values = [cell["warm"]["ndcg@10"] for cell in found.models["popularity"]]
-    assert found.mean("popularity", "ndcg@10") == pytest.approx(np.mean(values))
-    assert found.std("popularity", "ndcg@10") == pytest.approx(np.std(values, ddof=1))
+    assert found.rows()[1][0][:2] == ["popularity", f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"]
     found.plot(tmp_path / "plot.svg")
     assert "popularity" in (tmp_path / "plot.svg").read_text()
 
@@ -87,10 +86,10 @@ def test_a_run_is_trained_once_and_updated(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_command(concf: CLI, tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv")
     words = ["--cuts", 2, "--test", "40d", "--models", "popularity", "--plot", tmp_path / "over.svg", "--json"]
-    code, shown, noted = concf("evaluate", tmp_path / "log.csv", *words)
+    code, shown, _ = concf("evaluate", tmp_path / "log.csv", *words)
     found = json.loads(shown)
     assert len(found["windows"]) == len(found["models"]["popularity"]) == 2
-    assert (code, "2 cuts" in noted, (tmp_path / "over.svg").is_file()) == (0, True, True)
+    assert (code, (tmp_path / "over.svg").is_file()) == (0, True)
     code, _, noted = concf("evaluate", tmp_path / "log.csv", "--test", "40d")
     assert code == 2
     assert "--cuts" in noted

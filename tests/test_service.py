@@ -75,8 +75,6 @@ MANY = {"users": [1] * USERS}
     (json.dumps({"history": [1] * (HISTORY + 1)}), 422, "bad_request", "body.history"),
     (json.dumps({"histories": {str(n): [] for n in range(USERS + 1)}}), 422, "bad_request", "body.histories"),
     (json.dumps(MANY | {"k": 200, "viewed": True}), 422, "too_costly", None),
-    ('{"users": [1], "exclude": {"1": [999]}, "unknown_items": "error"}', 404, "unknown_item", "body"),
-    ('{"histories": {"a": ["x"]}, "unknown_items": "error"}', 404, "unknown_item", "body"),
     ('{"users": [1], "at": "yesterday"}', 409, "refused_rule", "body"),
 ])  # fmt: skip
 def test_a_wrong_body_is_answered_in_one_shape(

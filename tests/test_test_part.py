@@ -112,7 +112,7 @@ def test_combining_does_not_depend_on_the_test_part() -> None:
 
 
 def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
-    fit = Fit({}, ("recall@5",), keep_users=False, refit=True)
+    fit = Fit({}, ("recall@5",), keep_users=False)
     model, means = ItemKNN(neighbours=7), []
     for split in (data(), *others().values()):
         fresh = dataclasses.replace(split)

@@ -1,4 +1,4 @@
-"""Items that a run does not have are ignored and reported, or refused: in Python, on the command line, over HTTP."""
+"""Items that a run does not have are ignored and reported: in Python, on the command line, over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from small_service import Client, loaded, run_folder
 
 from concf.errors import ConcfWarning, DataError
 from concf.inference.recommender import Recommender
-from concf.inference.rules import Rules
 from concf.service.schemas import Lists
 
 STRANGE: list[Any] = [999, "x", -7, 2**70, None, 1.0, True, float("nan"), (1, 2)]
@@ -65,19 +64,6 @@ def test_a_history_is_worth_its_known_items(data: st.DataObject) -> None:
             assert frame.equals(quietly(model.recommend, history=other, k=6, by=by, **clean))
 
 
-def test_unknown_items_can_be_an_error() -> None:
-    model = model_of("integers")
-    item, user = model.item_ids.values.tolist()[0], model.user_ids.values.tolist()[0]
-    for stranger in STRANGE:
-        asked = [{"items": [item, stranger]}, {"exclude": {user: [stranger]}}, {"history": [item, stranger]}]
-        for options in asked:
-            (name, _), who = *options.items(), None if "history" in options else user
-            with pytest.raises(DataError, match=f"^{name}: no item is called"):
-                model.recommend(who, rules=Rules(unknown_items="error"), **options)
-        with pytest.raises(DataError, match="items: no item is called"):
-            model.similar_items([item, stranger], unknown_items="error")
-
-
 def test_similar_items_of_several_and_of_one() -> None:
     model = model_of("integers")
     a, b, *_ = model.item_ids.values.tolist()
@@ -96,7 +82,6 @@ def test_the_command_line_ignores_and_tells(concf: CLI) -> None:
     assert (code, err.count("\n"), err.startswith("note: exclude: 1 of 2 items are unknown")) == (0, 1, True)
     wanted = model_of("integers").recommend([3, 8], 5, exclude=[1])
     assert pl.read_json(out.encode())["item_id"].to_list() == wanted["item_id"].to_list()
-    assert concf(*words, "--unknown-items", "error")[0] == 2
 
 
 @pytest.fixture(scope="module")

@@ -153,8 +153,8 @@ BUGS = [
         "items that say nothing for a recommendation are given as its reasons", "contributions",
     ),
     Bug(
-        "inference/parameters.py", "Parameters._take",
-        'choose_settings(params["preset"], changes)', "choose_settings(DEFAULT, changes)",
+        "inference/estimator.py", "ConCF.__init__",
+        "choose_settings(preset, settings), check_seed", "choose_settings(DEFAULT, settings), check_seed",
         "ConCF(preset=...) trains the default preset", "habits",
     ),
     Bug(

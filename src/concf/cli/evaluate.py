@@ -106,7 +106,6 @@ def compare(
     grid: Annotated[Path | None, typer.Option(help="A TOML file with the settings to search, for a baseline, a preset or an objective: `[reference]`, `\"consensus.weight\" = [0.005, 0.01]`.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of splits: the seed of the data set and the next ones.")] = 5,
     metrics: Annotated[str, typer.Option(help="Metrics and lengths of lists; by the first, on validation, settings are chosen: recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall@50,ndcg@50,recall@20,ndcg@20",
-    refit: Annotated[bool, typer.Option(help="Before the test, fit baselines with the chosen settings on training and validation pairs.")] = True,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none")] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
     age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last")] = None,
@@ -130,8 +129,7 @@ def compare(
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life, age)).weights),
         names(models if models is not None else DEFAULT_MODELS if grid is None else ""), grid=grid, seeds=seeds,
-        metrics=names(metrics), refit=refit, log=log,
-        engine=engine if workers is None else f"{engine}:{workers}",
+        metrics=names(metrics), log=log, engine=engine, workers=workers,
     )  # fmt: skip
     table, report = comparison_rows(result), result.as_dict()
     if as_json:

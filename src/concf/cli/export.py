@@ -15,10 +15,9 @@ NAME = "report.html"
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
-    to: Annotated[str, typer.Option(help="npz (a file), parquet or faiss (a folder each).")],
+    to: Annotated[str, typer.Option(help="npz (a file) or parquet (a folder).")],
     out: Annotated[Path, typer.Option(help="The file or folder to write; it must not exist yet.")],
     head: Annotated[str | None, typer.Option(help="Whose vectors.", show_default="the best head")] = None,
-    approximate: Annotated[bool, typer.Option("--approximate", help="With faiss: search by HNSW, whose recall is measured.")] = False,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes, which give new and rare items their vectors.")] = None,
     catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
@@ -26,9 +25,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write one head's exact vectors, for your own index or store.
 
-    `concf export runs/first --to parquet --out vectors`
-
-    `concf export runs/first --head bpr --to faiss --approximate --out index`
+    `concf export runs/first --head bpr --to parquet --out vectors`
 
     `concf export runs/first --to npz --catalogue items.csv --out vectors.npz` with the new items of the catalogue
 
@@ -40,7 +37,7 @@ def export(
     from concf.models import load_run
 
     described = None if catalogue is None else Catalogue(catalogue, catalogue_item)
-    report = export_head(load_run(folder, data), head, to, out, approximate=approximate, catalogue=described)
+    report = export_head(load_run(folder, data), head, to, out, catalogue=described)
     typer.echo(json.dumps(report) if as_json else _message(report))
 
 
@@ -53,11 +50,6 @@ def _message(report: dict[str, Any]) -> str:
         f"Written to {report['out']}: {', '.join(report['files'])} ({size / 1e6:,.1f} MB).",
         "The highest inner products are the head's own list; items that a user has seen are yours to leave out.",
     ]
-    if "recall" in report:
-        measured = dict(report["recall"])
-        at, value, users = (measured.pop(name) for name in ("at", "value", "users"))
-        effort = ", ".join(f"{name} {setting}" for name, setting in measured.items())
-        lines.append(f"Approximate search ({effort}) finds {value:.2%} of the exact first {at}, over {users:,} users.")
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,7 +37,6 @@ def recommend(
     viewed: Annotated[bool, typer.Option("--viewed", help="Also show items that the user has used.")] = False,
     items: Annotated[str | None, typer.Option(help="Only these items: ids separated by commas, or a file.")] = None,
     exclude: Annotated[str | None, typer.Option(help="Not these items: ids separated by commas, or a file.")] = None,
-    unknown_items: Annotated[Literal["ignore", "error"], typer.Option(help="Items of --items and --exclude that the log does not have: ignore (with a note) or error.")] = "ignore",
     popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have the most popular items.")] = False,
     csv_safe: Annotated[bool, typer.Option(help="In a .csv file, put a ' before text ids that a spreadsheet would execute: those that begin with = + - @, a tab or a carriage return.")] = True,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes.", rich_help_panel=RULES)] = None,
@@ -83,7 +82,7 @@ def recommend(
         raise ConfigError(f"--users {users!r} names no user. Leave it out to recommend to everyone")
     rules = Rules(
         described, where, _limits(at_most or []), diversity, popularity_penalty, filter_viewed=not viewed,
-        unknown="popular" if popular else "raise", unknown_items=unknown_items,
+        unknown="popular" if popular else "raise",
     )  # fmt: skip
     options: dict[str, Any] = {
         "by": by, "items": None if items is None else _ids(items, model.item_ids),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, combinations, product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.baselines.table import Candidate
-from concf.comparison.grids import Grid, Point, at_edges, check_metric, search, with_grid
 from concf.comparison.measure import Fit, Measurements, Task
-from concf.comparison.models import Model, named_models
+from concf.comparison.models import Grid, Model, check_metric, named_models, with_grid
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.errors import ConfigError, note
@@ -25,7 +25,11 @@ from concf.runtime.arguments import check_count
 from concf.runtime.settings import read_toml
 from concf.runtime.text_tables import settings_line, short
 
+Point = tuple[int, ...]  # position of each setting's value in its row of the grid
+Search = Generator[list[Point], list[float], tuple[Point, float]]  # points to measure -> their scores; then the best
+
 METRICS = ("recall@50", "ndcg@50", "recall@20", "ndcg@20")
+EVERY_POINT = 60  # size of a built-in grid up to which all points are measured
 
 
 @dataclass
@@ -48,12 +52,7 @@ class Entrant:
 
     def std(self, metric: str) -> float:
         """Sample standard deviation over the splits; 0 for a single one."""
-        return spread(self.tests, metric)
-
-
-def spread(cells: Sequence[Mapping[str, float]], metric: str) -> float:
-    """Sample standard deviation of a metric over cells; 0 for a single one."""
-    return float(np.std([cell[metric] for cell in cells], ddof=1)) if len(cells) > 1 else 0.0
+        return float(np.std([test[metric] for test in self.tests], ddof=1)) if len(self.tests) > 1 else 0.0
 
 
 @dataclass
@@ -106,8 +105,8 @@ class Comparison:
 
 def compare(
     data: Split, models: Sequence[str] | Mapping[str, Candidate] = (), *, grid: Grid | str | Path | None = None,
-    seeds: int = 5, metrics: Sequence[str] = METRICS, refit: bool = True, log: str | Path | None = None,
-    engine: str | None = None,
+    seeds: int = 5, metrics: Sequence[str] = METRICS, log: str | Path | None = None, engine: str | None = None,
+    workers: int | None = None,
 ) -> Comparison:  # fmt: skip
     """Tune every model on the first split's validation part, and test the chosen settings on every split.
 
@@ -118,14 +117,16 @@ def compare(
             [100, 300]}, "reference": {"consensus.weight": [0.005, 0.01]}}. All points are measured; models that only
             the grid names take part, too
     metrics: such as recall@50; by the first, on validation, settings are chosen and models are ordered
-    refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
-            the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
-            protocol `new-users` nothing is ever fitted on the users that validate or test; baselines are folded in
     log:    JSON lines of the measurements; those that it holds are not repeated
-    engine: processes or ray (see `executors`): several workers measure, with the same result: one for each core, or
-            with `processes:4` four; None: this process, one after the other
+    engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process
+    workers: how many; None: one for each core
+
+    Before the test, baselines are fitted anew, with the chosen settings, on training and validation pairs, as the
+    preset strong does by itself; other presets are tested as they were validated. With the protocol `new-users` nothing
+    is ever fitted on the users that validate or test; baselines are folded in.
     """
     seeds, names = check_count("seeds", seeds), at_lengths(metrics)
+    workers = None if workers is None else check_count("workers", workers)
     searched, tune_on = read_toml(Path(grid)) if isinstance(grid, str | Path) else grid or {}, names[0]
     if not isinstance(models, Mapping):
         models = {} if searched and not models else named_models(list(models))
@@ -149,10 +150,9 @@ def compare(
     if len({split.hash for split in splits}) < seeds:  # equal splits are no evidence
         raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; compare with seeds 1")
     data.note_if_few()
-    refit = refit and not data.has_new_users
     by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
-    fit = Fit(by_seed, tuple(names), keep_users=seeds == 1, refit=refit)
-    entrants = _entrants(candidates, Measurements(fit, ResultsLog(Path(log) if log else None), engine))
+    fit = Fit(by_seed, tuple(names), keep_users=seeds == 1)
+    entrants = _entrants(candidates, Measurements(fit, ResultsLog(Path(log) if log else None), engine, workers))
     return Comparison(
         sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)),
         sorted(names, key=lambda name: int(name.partition("@")[2])), tune_on, list(by_seed),
@@ -198,6 +198,45 @@ def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -
             [cell["everyone"] for cell in cells if "everyone" in cell],
         ))  # fmt: skip
     return entrants
+
+
+def search(sizes: Sequence[int], every_point: bool = False) -> Search:
+    """Yield points to measure, each once, receive their scores, and return the best point and its score.
+
+    All points of a small grid are measured. A large one is climbed from its middle: to better neighbouring values of
+    one setting, or of two at once, until no such neighbour is better. Two at once, since the best weight of unobserved
+    pairs, say, depends on the penalty: neither helps alone.
+
+    sizes: number of values of each setting. The first of equal scores is the best.
+    every_point: measure all points of a large grid too
+    """
+    if every_point or prod(sizes) <= EVERY_POINT:
+        points = list(product(*map(range, sizes)))
+        scores = dict(zip(points, (yield points), strict=True))
+        best = max(points, key=lambda point: scores[point])
+        return best, scores[best]
+    here, axes = tuple((size - 1) // 2 for size in sizes), range(len(sizes))
+    scores = dict(zip([here], (yield [here]), strict=True))
+    directions: list[tuple[int, ...]] = [*combinations(axes, 1), *combinations(axes, 2)]
+    at, settled = 0, 0  # settled: directions in a row without a better neighbour
+    while settled < len(directions):
+        steps = [(k - 1, k + 1) if axis in directions[at] else (k,) for axis, k in enumerate(here)]
+        near = [point for point in product(*steps) if all(0 <= k < n for k, n in zip(point, sizes, strict=True))]
+        unknown = [point for point in near if point not in scores]
+        if unknown:
+            scores |= dict(zip(unknown, (yield unknown), strict=True))
+        best = max([here, *near], key=lambda point: scores[point])
+        if best == here:
+            at, settled = (at + 1) % len(directions), settled + 1
+        else:
+            here, settled = best, 0
+    return here, scores[here]
+
+
+def at_edges(grid: Mapping[str, Sequence[Any]], point: Point) -> list[str]:
+    """Settings whose chosen value is the first or last of several: a wider grid may hold a better one."""
+    chosen = zip(grid.items(), point, strict=True)
+    return [name for (name, values), at in chosen if len(values) > 1 and at in (0, len(values) - 1)]
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from concf.data.split import Split
 from concf.data.weights import UNWEIGHTED
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
-from concf.runtime.arguments import check_count
 from concf.runtime.executors import RUNS_PER_GPU, execute
 from concf.runtime.progress import working
 
@@ -37,29 +37,18 @@ class Fit:
     splits: dict[int, Split]  # by seed
     names: tuple[str, ...]  # metrics such as recall@50
     keep_users: bool  # keep per-user metrics
-    refit: bool  # test baselines as fitted on training and validation pairs
 
     @property
     def tune_on(self) -> str:
         """Validation metric that chooses the settings."""
         return self.names[0]
 
-    @property
-    def at(self) -> list[int]:
-        """Lengths of the lists."""
-        return sorted({int(name.partition("@")[2]) for name in self.names})
-
-    @property
-    def metrics(self) -> list[str]:
-        """Metrics without their lengths."""
-        return list(dict.fromkeys(name.partition("@")[0] for name in self.names))
-
     def __call__(self, job: Sequence[Task]) -> list[Cell]:
         """Return a cell for each task."""
         _, settings, seed, on = job[0]
         split, begin = self.splits[seed], time.perf_counter()
         if isinstance(settings, Trained):
-            fitted = settings.train(split, self.refit, self.tune_on)
+            fitted = settings.train(split, self.tune_on)
         elif split.has_new_users:
             if not hasattr(settings, "fold_in"):
                 problem = f"{type(settings).__name__} has no fold_in(fitted, histories) for new users"
@@ -85,31 +74,34 @@ class Fit:
 
     def refits(self, settings: Model, on: str) -> bool:
         """Whether the model is fitted on training and validation pairs, not on training pairs alone."""
-        return self.refit and (settings.refits if isinstance(settings, Trained) else on == "test")
+        if any(split.has_new_users for split in self.splits.values()):
+            return False
+        return settings.refits if isinstance(settings, Trained) else on == "test"
 
     def measure(self, fitted: Any, split: Split, on: str, device: str = "cpu") -> Cell:
         """Evaluate a fitted model."""
-        if on == "valid":
-            metric, _, n = self.tune_on.partition("@")
-            return {"mean": evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric], device=device).means()}
-        result = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics, device=device)
+        at, metrics = lengths_and_names((self.tune_on,) if on == "valid" else self.names)
+        measured = partial(evaluate, fitted, split, at=at, metrics=metrics, device=device)
+        result = measured(on="valid" if on == "valid" else "test")
         cell: Cell = {"mean": result.means()}
-        if self.keep_users:
+        if on == "test" and self.keep_users:
             cell["per_user"] = {metric: row.tolist() for metric, row in result.per_user.items()}
-        if split.recipe.protocol.time_cut == "all":
-            cell["everyone"] = evaluate(
-                fitted, split, at=self.at, metrics=self.metrics, device=device, everyone=True
-            ).means()
+        if on == "test" and split.recipe.protocol.time_cut == "all":
+            cell["everyone"] = measured(everyone=True).means()
         return cell
 
 
-class Measurements:
-    """Cells of a comparison. engine: where the cells are measured that the log lacks, such as processes:4."""
+def lengths_and_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Lengths of the lists, ascending, and the metrics of names such as recall@50."""
+    pairs = [name.split("@") for name in names]
+    return sorted({int(length) for _, length in pairs}), list(dict.fromkeys(metric for metric, _ in pairs))
 
-    def __init__(self, fit: Fit, log: ResultsLog, engine: str | None) -> None:
-        self.fit, self.log = fit, log
-        self.engine, _, workers = (engine or "").partition(":")
-        self.workers = check_count("workers", int(workers) if workers.isdecimal() else workers) if workers else None
+
+class Measurements:
+    """Cells of a comparison. engine, workers: where the cells are measured that the log lacks, see `executors`."""
+
+    def __init__(self, fit: Fit, log: ResultsLog, engine: str | None, workers: int | None) -> None:
+        self.fit, self.log, self.engine, self.workers = fit, log, engine, workers
 
     def measure(self, tasks: Iterable[Task]) -> None:
         """Measure the cells that the log lacks and add them; one worker measures all models of one fit."""
@@ -123,7 +115,7 @@ class Measurements:
                 fits.setdefault((seed, run, self.fit.refits(settings, on)), []).append(task)
         jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
         gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0
-        executed = execute(self.fit, jobs, self.engine or None, self.workers, gpus)
+        executed = execute(self.fit, jobs, self.engine, self.workers, gpus)
         with working("measuring", len(jobs)) as advance, closing(executed):
             for job, future in executed:
                 for task, cell in zip(job, future.result(), strict=True):
@@ -151,4 +143,5 @@ class Measurements:
         if on == "valid":
             return key | {"without": "train"}  # the part whose items are left out of the lists
         fitted_on = {"fitted_on": "train and valid"} if self.fit.refits(settings, on) else {}
-        return key | fitted_on | {"at": self.fit.at, "metrics": self.fit.metrics, "seed": seed}
+        at, metrics = lengths_and_names(self.fit.names)
+        return key | fitted_on | {"at": at, "metrics": metrics, "seed": seed}

@@ -1,25 +1,31 @@
-"""Models of a comparison: baselines, and runs of ConCF, by consensus or by the best head.
+"""Models of a comparison: baselines, runs of ConCF, by consensus or by the best head, and the grids of their settings.
 
 One training of ConCF yields both; it uses the validation part by itself.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, ValidationError
 
 from concf.baselines.table import BASELINES, Baseline, Candidate, candidate
 from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
-from concf.errors import ConfigError
-from concf.evaluation.validation import AUTO, USUAL
+from concf.errors import ConcfWarning, ConfigError
+from concf.evaluation.validation import AUTO, USUAL, fitting_metric
 from concf.models import DEFAULT_OF_ONE, PRESETS, choose_settings, train
 from concf.reference.objectives import OBJECTIVES
 from concf.runs.settings import RunSettings
 from concf.runtime.settings import Settings, flat, nested
 
+Grid = Mapping[str, Mapping[str, Any]]  # model -> setting -> values to try
+
 PREFIX = "concf:"
+FIXED = ("weights", "refit")  # settings of the whole comparison
 
 
 class Trained(Settings):
@@ -45,14 +51,14 @@ class Trained(Settings):
         """Whether the run refits itself, after it has measured its validation metric."""
         return self.settings().kind == "strong"
 
-    def train(self, split: Split, refit: bool, metric: str) -> Any:
+    def train(self, split: Split, metric: str) -> Any:
         """Train on a split, with everything chosen on its validation part, by a metric unless the settings name one.
 
         For tests on new users, a refit uses all pairs of the training users, as a baseline's fit does.
         """
         changes: dict[str, Any] = {"weights": split.weights.model_dump()}
         if self.refits:
-            changes["refit"] = "validation" if refit or split.has_new_users else "none"
+            changes["refit"] = "validation"
         if self.settings().training.metric == AUTO and metric != USUAL:  # which small logs replace
             changes["training"] = {"metric": metric}
         return train(split, self.settings(**changes), seed=split.recipe.seed)
@@ -93,3 +99,52 @@ def named_models(names: list[str]) -> dict[str, Candidate]:
             known = f"{', '.join(PRESETS)}, or an objective, {', '.join(OBJECTIVES)}"
             raise ConfigError(f"unknown model {chosen!r}; choose from {', '.join(BASELINES)}, a preset, {known}")
     return models
+
+
+def with_grid(candidates: Mapping[str, Candidate], grid: Grid) -> dict[str, Candidate]:
+    """Candidates, and the models of the grid, which are searched at every point of it.
+
+    A name is that of a candidate, a baseline, a preset, or an objective that is trained alone (`concf:bpr`). Settings
+    that are not named keep the values of the baseline or the preset.
+    """
+    searched, known = dict(candidates), {**BASELINES, **candidates}
+    for name, settings in grid.items():
+        lists = flat(settings) if isinstance(settings, Mapping) else {"": settings}
+        for setting, values in lists.items():
+            if not isinstance(values, list | tuple) or not values:
+                raise ConfigError(f"grid: {name}: {setting} = {values!r}: expected a list of values to try")
+            if setting.partition(".")[0] in FIXED:
+                raise ConfigError(f"grid: {name}: {setting} is set for the whole comparison")
+        whole = {name: known[name]} if name in known else named_models([PREFIX + name.removeprefix(PREFIX)])
+        for entrant, model in whole.items():
+            own = model.grid if model.make is Trained else {}
+            rows = own | {setting: tuple(values) for setting, values in lists.items()}
+            searched[entrant] = replace(model, grid=rows, every_point=True)
+            _check(name, searched[entrant])
+    return searched
+
+
+def _check(name: str, model: Candidate) -> None:
+    """Check all points of a grid before anything is fitted: names, values, settings without effect."""
+    try:
+        with warnings.catch_warnings(action="error", category=ConcfWarning):
+            for settings in model.settings():
+                if isinstance(settings, Trained):
+                    settings.settings()
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where, known = ".".join(map(str, problem["loc"])), ", ".join(model.make.model_fields) or "none"
+        raise ConfigError(f"grid: {name}: {where}: {problem['msg']}; its settings are {known}") from None
+    except (ConfigError, ConcfWarning) as error:
+        raise ConfigError(f"grid: {name}: {error}") from None
+
+
+def check_metric(candidates: Mapping[str, Candidate], data: Split, tune_on: str) -> None:
+    """Check that presets with a grid validate by `tune_on`: one that refits has no other validation metric."""
+    for name, model in candidates.items():
+        for settings in model.settings() if model.every_point and model.make is Trained else ():
+            own = settings.settings().training.metric  # type: ignore[attr-defined]
+            own = tune_on if own == AUTO and tune_on != USUAL else fitting_metric(own, data)
+            if settings.refits and own != tune_on and not data.has_new_users:  # type: ignore[attr-defined]
+                fix = f'Add to its grid: "training.metric" = ["{tune_on}"]'
+                raise ConfigError(f"grid: {name} validates by {own} and the comparison by {tune_on}. {fix}")

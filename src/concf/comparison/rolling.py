@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
-import torch
 
-from concf.baselines import als
-from concf.comparison.compare import compare, spread
+from concf.comparison.compare import compare
 from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.consensus.consensus import CONSENSUS
@@ -23,7 +22,7 @@ from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
 from concf.data.split import Split, SplitRecipe
-from concf.errors import ConfigError, DataError, MissingExtraError, note, option
+from concf.errors import ConfigError, DataError, MissingExtraError, option
 from concf.evaluation.evaluate import at_lengths
 from concf.runtime.arguments import check_count
 from concf.runtime.text_tables import short
@@ -31,8 +30,7 @@ from concf.strong.run import StrongRun
 from concf.strong.update import update as update_run
 
 METRICS = ("ndcg@10", "hit@10", "recall@50")
-UPDATED = " updated"  # ends the names of models that were updated, not trained again
-SWEEPS = {"baseline": 8.0, "fast": 150.0, "default": 400.0, "thorough": 2000.0}  # cost of a fit, in sweeps of ALS
+KINDS = ("warm", "everyone")  # of users
 
 
 @dataclass
@@ -43,14 +41,6 @@ class Rolling:
     models: dict[str, list[dict[str, Any]]]  # name -> at each cut: warm and everyone (metric -> mean), seconds
     metrics: list[str]
 
-    def mean(self, name: str, metric: str, users: str = "warm") -> float:
-        """Mean over the cuts. users: warm or everyone"""
-        return float(np.mean([cell[users][metric] for cell in self.models[name]]))
-
-    def std(self, name: str, metric: str, users: str = "warm") -> float:
-        """Sample standard deviation over the cuts; 0 for a single one."""
-        return spread([cell[users] for cell in self.models[name]], metric)
-
     def as_dict(self) -> dict[str, Any]:
         """Everything that was measured."""
         return {"windows": self.windows, "models": self.models, "metrics": self.metrics}
@@ -60,9 +50,9 @@ class Rolling:
         header = ["model", *map(short, self.metrics), *(f"{short(metric)}, everyone" for metric in self.metrics), "s"]
         rows = []
         for name, cells in self.models.items():
-            each = [(name, metric, users) for users in ("warm", "everyone") for metric in self.metrics]
-            means = [f"{self.mean(*one):.4f} ± {self.std(*one):.4f}" for one in each]
-            rows.append([name, *means, f"{np.mean([cell['seconds'] for cell in cells]):.1f}"])
+            values = [[cell[users][metric] for cell in cells] for users in KINDS for metric in self.metrics]
+            means = [f"{mean(each):.4f} ± {stdev(each) if len(each) > 1 else 0.0:.4f}" for each in values]
+            rows.append([name, *means, f"{mean(cell['seconds'] for cell in cells):.1f}"])
         return header, rows
 
     def plot(self, path: str | Path) -> None:
@@ -76,8 +66,7 @@ class Rolling:
         for name, cells in self.models.items():
             axes.plot([cell["warm"][metric] for cell in cells], marker="o", label=name)
         axes.set_xticks(range(len(self.windows)), [f"{each['from']}\nto {each['to']}" for each in self.windows])
-        axes.set_ylabel(f"{short(metric)} of warm users")
-        axes.set_ylim(bottom=0)
+        axes.set(ylabel=f"{short(metric)} of warm users", ylim=(0, None))
         axes.legend()
         figure.savefig(Path(path))
 
@@ -99,9 +88,6 @@ def evaluate_rolling(
     """
     settings, names = chosen(options), at_lengths(metrics)
     splits = rolling_splits(source, cuts, settings)
-    minutes = cost(splits, models, update) / 60
-    estimate = f"about {minutes:.0f} minutes, or half or twice that" if minutes > 2 else "a minute or two"
-    note(f"{cuts} cut{'s' * (cuts > 1)}: {estimate}")
     cells: dict[str, list[dict[str, Any]]] = {}
     for split in splits:
         for entrant in compare(split, models, seeds=1, metrics=names, log=log).entrants:
@@ -109,7 +95,7 @@ def evaluate_rolling(
             cells.setdefault(entrant.name, []).append(cell)
     for name, model in named_models(list(models)).items() if update else ():
         fitted = next(iter(model.settings()))
-        if isinstance(fitted, Trained) and fitted.refits and fitted.ship == "consensus":
+        if isinstance(fitted, Trained) and fitted.refits and fitted.ship == CONSENSUS:
             cells |= _updated(name.removesuffix(f" {CONSENSUS}"), fitted, splits, names)
     ends = [moment(float(np.asarray(split.interactions.timestamp).max())) for split in splits]
     windows = [split.held_out()[1] | {"to": end} for split, end in zip(splits, ends, strict=True)]
@@ -159,16 +145,16 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
 def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Train before the first cut, update at every later one, and measure the consensus and the best head."""
     cells: dict[str, list[dict[str, Any]]] = {}
-    measured = Fit({}, tuple(metrics), keep_users=False, refit=True)
+    measured = Fit({}, tuple(metrics), keep_users=False)
     run: Any = None
     for split in splits:
         begin = time.perf_counter()
-        run = model.train(split, True, metrics[0]) if run is None else _next(run, split)
+        run = model.train(split, metrics[0]) if run is None else _next(run, split)
         seconds = time.perf_counter() - begin
         for ship, recommender in ((CONSENSUS, CONSENSUS), ("head", run.best_head())):
             found = measured.measure(run.recommender(recommender), run.data, "test")
             cell = {"warm": found["mean"], "everyone": found["everyone"], "seconds": seconds}
-            cells.setdefault(f"{name} {ship}{UPDATED}", []).append(cell)
+            cells.setdefault(f"{name} {ship} updated", []).append(cell)
     return cells
 
 
@@ -182,24 +168,3 @@ def _next(run: StrongRun, split: Split) -> StrongRun:
     changed = {"protocol": split.recipe.protocol, "reading": {}}  # the frame is no file of the user's
     run.data = replace(run.data, recipe=run.data.recipe.model_copy(update=changed))
     return update_run(run, fresh, device=run.device)
-
-
-def cost(splits: Sequence[Split], models: Sequence[str], update: bool = False) -> float:
-    """Estimate the seconds of `evaluate_rolling`, within a factor of two or three.
-
-    A sweep of ALS is timed on the first split; `SWEEPS` has how many of them a fit takes.
-    """
-    first = splits[0].train
-    solver = als.ALS(als.Pairs.observed(first, torch.device("cpu")), first.shape, 64)
-    begin = time.perf_counter()
-    solver.fit(solver.start(0), 0.01, 0.003, 1)
-    sweep, sweeps = time.perf_counter() - begin, 0.0
-    for model in named_models(list(models)).values():
-        fitted, *others = model.settings()
-        if not isinstance(fitted, Trained):
-            sweeps += SWEEPS["baseline"] * (min(len(others) + 1, 30) + 1)
-        elif fitted.ship == "head":  # of one training with the consensus
-            budget = getattr(fitted.settings(), "budget", "thorough")
-            sweeps += SWEEPS[budget] * (1 + (update and fitted.refits) / 2)
-    pairs = sum(split.known_before("test").sum() for split in splits)
-    return float(sweep * sweeps * pairs / first.nnz)

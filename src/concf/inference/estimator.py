@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -14,18 +13,12 @@ from concf.inference.recommender import Recommender
 from concf.models import DEFAULT, choose_settings, load_run, train
 from concf.runs.checkpoint import RunFolder
 from concf.runs.job import as_watchers
-from concf.runs.settings import RunSettings
 from concf.runs.watchers import Lines, Watch
 from concf.runtime.arguments import check_seed
-from concf.runtime.settings import nested
 from concf.strong.update import UpdateOptions, update
 
 if TYPE_CHECKING:
     from concf.data.prepare import LogOptions
-
-
-DEFAULTS = {"preset": DEFAULT, "seed": 0, "device": None}
-NO_PICKLE = "a fitted model is not pickled: a pickle runs code. Use model.save(folder) and ConCF.load(folder)"
 
 
 class ConCF(Recommender):
@@ -46,15 +39,14 @@ class ConCF(Recommender):
     settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1},
               weights={"function": "log", "half_life": "90d"}
 
-    As in scikit-learn there are `get_params`, `set_params` and, by them, `sklearn.base.clone`. A fitted model is saved
-    by `save`, not pickled.
+    A model is saved by `save`, not pickled.
 
     `fit` returns the model itself. Before `fit` or `load` every other method raises `ConfigError`; afterwards there are
     also the attributes `run` (history, settings, data, evaluation), `user_ids` and `item_ids`.
     """
 
     def __init__(self, preset: str = DEFAULT, *, seed: int = 0, device: str | None = None, **settings: Any) -> None:
-        self._take({"preset": preset, "seed": seed, "device": device, **settings})
+        self.settings, self.seed, self.device = choose_settings(preset, settings), check_seed(seed), device
 
     def fit(
         self, data: Any, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
@@ -102,7 +94,7 @@ class ConCF(Recommender):
         """
         watchers = _watchers(watch, verbose)
         run = update(self.run, data, out=out, device=self.device, watch=watchers, **options)
-        self._take_settings(run.settings, self.seed)
+        self.settings = run.settings
         Recommender.__init__(self, run, self.frame)
         return self
 
@@ -120,54 +112,22 @@ class ConCF(Recommender):
     def load(cls, folder: str | Path, data: str | Path | None = None, frame: Library = "polars") -> Self:
         """Load a model from a folder of `save`, `concf train`, or `fit` with `out`; see `Recommender.load`."""
         run = load_run(folder, data)
-        model = cls()
-        model._take_settings(run.settings, run.seed)
+        model = cls(seed=run.seed)
+        model.settings = run.settings
         Recommender.__init__(model, run, frame)
         return model
 
-    def _take(self, params: Mapping[str, Any]) -> None:
-        """Check and store the parameters of the constructor; the objects themselves are kept, as `clone` requires."""
-        changes = {name: value for name, value in params.items() if name not in DEFAULTS}
-        settings, seed = choose_settings(params["preset"], changes), check_seed(params["seed"])
-        self._params = dict(params)
-        self.settings, self.seed, self.device = settings, seed, params["device"]
-
-    def _take_settings(self, settings: RunSettings, seed: int) -> None:
-        """Store the settings of a run as the nearest preset and its changes."""
-        preset, changes = settings.nearest_preset()
-        changed = nested({name: value for name, (value, _) in changes.items()})
-        self._params = {"preset": preset, "seed": seed, "device": self.device, **changed}
-        self.settings, self.seed = settings, seed
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, of scikit-learn
-        """Return the parameters of the constructor: preset, seed, device, and changes."""
-        return dict(self._params)
-
-    def set_params(self, **params: Any) -> Self:
-        """Change parameters for the next `fit`, such as seed=1; a group (consensus={...}) replaces its changes."""
-        self._take(self._params | params)
-        return self
-
-    def __copy__(self) -> Self:
-        """Copy the model; fitting or updating one leaves the other as it is."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        return other
-
     def __reduce__(self) -> Any:
-        if self._fitted_to():
-            raise ConfigError(NO_PICKLE)
-        return partial(type(self), **self._params), ()
+        raise ConfigError("a model is not pickled: a pickle runs code. Use model.save(folder) and ConCF.load(folder)")
 
     def __repr__(self) -> str:
-        told = [f"{name}={value!r}" for name, value in self._params.items() if DEFAULTS.get(name, ...) != value]
-        return f"{type(self).__name__}({', '.join(told)})  # {self._fitted_to() or 'not fitted'}"
-
-    def _fitted_to(self) -> str:
-        if self._ranker is None:
-            return ""
-        log = self.run.data.interactions
-        return f"fitted to {log.n_users:,} users, {log.n_items:,} items and {len(log):,} pairs"
+        preset, changes = self.settings.nearest_preset()
+        changed = "".join(f", {name}={value!r}" for name, (value, _) in changes.items())
+        state = "not fitted"
+        if self._ranker is not None:
+            log = self.run.data.interactions
+            state = f"fitted to {log.n_users:,} users, {log.n_items:,} items and {len(log):,} pairs"
+        return f"{type(self).__name__}({preset!r}, seed={self.seed}{changed})  # {state}"
 
 
 def _watchers(watch: Watch | Sequence[Watch] | None, verbose: bool) -> tuple[Watch, ...]:

@@ -14,16 +14,8 @@ from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.inference.lookup import Short, is_integer
 
-Polars = Literal["polars"]
-Pandas = Literal["pandas"]
-Arrow = Literal["arrow"]
-Arrays = Literal["arrays"]
-Library = Polars | Pandas | Arrow | Arrays
-Frame = Any  # of the log's library, which is known at run time; `frame=` tells it to a type checker
-OneList = tuple[np.ndarray[tuple[int], np.dtype[Any]], np.ndarray[tuple[int], np.dtype[np.float32]]]
-"""[k] ids and [k] scores."""
-ManyLists = tuple[np.ndarray[tuple[int, int], np.dtype[Any]], np.ndarray[tuple[int, int], np.dtype[np.float32]]]
-"""[users, k] ids and [users, k] scores."""
+Library = Literal["polars", "pandas", "arrow", "arrays"]
+Frame = Any  # of the log's library, or arrays, as is known at run time
 COLUMNS = ("user_id", "item_id", "score", "rank")
 
 
@@ -69,7 +61,9 @@ def _column(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, buffer])
 
 
-def as_arrays(lists: Sequence[Short], k: int, ids: Ids, single: bool = False) -> ManyLists | OneList:
+def as_arrays(
+    lists: Sequence[Short], k: int, ids: Ids, single: bool = False
+) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """Return ids and scores, [b, k] each or [k] of a single list; short lists end in -1 (text: None) and -inf."""
     positions, scores = np.full((len(lists), k), -1), np.full((len(lists), k), -np.inf, np.float32)
     for row, (items, values) in enumerate(lists):

@@ -1,4 +1,4 @@
-"""Positions of the ids that a caller gives; unknown ids are an error, or ignored and reported."""
+"""Positions of the ids that a caller gives. Unknown items are ignored and reported; a single one is an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ Id = int | str | np.integer[Any] | UUID
 Positions = NDArray[np.int64]
 Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores
 UnknownUsers = Literal["raise", "popular"]
-UnknownItems = Literal["ignore", "error"]
 NAMED = 5  # unknown items named by a warning
 LEAST_WEIGHT = 1e-6  # of an item of a history; the largest is its inverse
 NONE: Positions = np.empty(0, np.int64)
@@ -66,12 +65,10 @@ class History(NamedTuple):
 
 
 class ItemLookup:
-    """Positions of the items of one call. Unknown items are an error, or ignored and reported."""
+    """Positions of the items of one call. Unknown items are ignored and reported."""
 
-    def __init__(self, ids: Ids, unknown: UnknownItems) -> None:
-        if unknown not in ("ignore", "error"):
-            raise ConfigError(f"unknown_items = {unknown!r}: choose ignore or error")
-        self.ids, self.unknown = ids, unknown
+    def __init__(self, ids: Ids) -> None:
+        self.ids = ids
         self._given: dict[str, int] = {}
         self._unknown: dict[str, list[Any]] = {}
 
@@ -79,11 +76,7 @@ class ItemLookup:
         """[n] positions of the items, -1 for an unknown one."""
         given = as_array(items)
         positions = np.array([position_of(self.ids, item) for item in given.tolist()], np.int64)
-        unknown = given[positions < 0].tolist()
-        if unknown and self.unknown == "error":
-            where = f"the log (its ids are {kind_in_words(self.ids)}), or a filter left it out"
-            raise DataError(f"{argument}: no item is called {unknown[0]!r} in {where}")
-        self._unknown.setdefault(argument, []).extend(unknown)
+        self._unknown.setdefault(argument, []).extend(given[positions < 0].tolist())
         self._given[argument] = self._given.get(argument, 0) + len(given)
         return positions
 
@@ -92,16 +85,17 @@ class ItemLookup:
         positions = self.positions(items, argument)
         return positions[positions >= 0]
 
-    def history(self, events: Events, now: float, newest: float | None = None) -> History:
-        """Known items of a user's events. Without times they follow one another from now on; a Python set is one set.
+    def history(self, events: Events, newest: float | None, now: float = 0.0) -> History:
+        """Known items of a user's events. Without times they follow one another after the log; a Python set is one set.
 
-        newest: a time of the log, whose unit times have; None: times are not read
+        newest: newest time of the log, whose unit times have; None: times are not read. now: if later than the log
         """
         rows = as_events(events)
         given = [each.get("time") for each in rows]
         if len({time is None for time in given}) > 1:
             raise ConfigError("history: some items have a time and others have none. Give each a time, or none")
         order = np.zeros(len(rows)) if isinstance(events, set | frozenset) else np.arange(len(rows))
+        now = max(newest or 0.0, now)
         times = now + 2 * abs(np.spacing(now)) * (1 + order)
         if newest is not None and given and given[0] is not None:
             times = np.array([in_unit_of(newest, cast(When, time), f"history: time {time!r}") for time in given])
@@ -178,6 +172,15 @@ def kind_in_words(ids: Ids) -> str:
 def position_of(ids: Ids, one: Any) -> int:
     """Return the position of an id, -1 if it is unknown; a number and its text are different ids."""
     return ids.place(one) if (is_integer(one) if ids.are_integers else isinstance(one, str)) else -1
+
+
+def item_index(ids: Ids, item: Any, argument: str) -> int:
+    """Return the position of a single item; an unknown one is an error."""
+    index = position_of(ids, plain(item))
+    if index < 0:
+        where = f"the log (its ids are {kind_in_words(ids)}), or a filter left it out"
+        raise DataError(f"{argument}: no item is called {item!r} in {where}")
+    return index
 
 
 def user_rows(ids: Ids, names: NDArray[Any], unknown: UnknownUsers = "raise") -> Positions:

@@ -38,7 +38,7 @@ class Ranker:
     """Heads of a run, each at its best epoch, and their consensus; users and items are positions.
 
     items: a catalogue whose new items are ranked too, see `concf.inference.new_items`
-    clock: times of the log as of another time than that of its newest pair
+    clock: times of the log as of a later time than that of its newest pair
     """
 
     clock: Clock | None = None
@@ -57,11 +57,13 @@ class Ranker:
     def as_of(self, now: float) -> Ranker:
         """The same at a later time than that of the newest pair; the last one is kept."""
         assert isinstance(self.run, StrongRun)
-        if self._later is None or self._later.clock is None or self._later.clock.now != now:
-            self._later = copy(self)
-            self._later.clock = self.run.clock_at(now)
-            vars(self._later).pop("fold_in", None)
-        return self._later
+        later = self._later
+        if later is None or later.clock is None or later.clock.now != now:
+            later = copy(self)
+            later.clock, later._later = self.run.clock_at(now), None  # or each would keep the one before
+            vars(later).pop("fold_in", None)
+            self._later = later
+        return later
 
     @cached_property
     def fold_in(self) -> FoldIn:
@@ -166,10 +168,10 @@ class Ranker:
         return int(max(1, CELLS // (self.n_items + 1)))
 
     def short(
-        self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions], *, anew: bool = False,
+        self, users: Positions, k: int, by: str, hidden: Sequence[Positions], *, anew: bool = False,
         among: Positions | None = None,
     ) -> list[Short]:  # fmt: skip
-        """Return the list of each of b users, at most ks[user] items long.
+        """Return the list of each of b users, at most k items long.
 
         A head's score is its own; a consensus has the importance (Eq. 12) or the re-ranker's score. A user without a
         consensus list gets the list of the best head; a user without training pairs gets the most popular items.
@@ -181,35 +183,35 @@ class Ranker:
         """
         if self.known(by) in self.heads:
             scores = self.factors(by).scores(torch.from_numpy(users)).numpy()
-            lists = [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]
+            lists = [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
         elif anew:
             voters = [(each, each.user[torch.from_numpy(users)]) for each in self.voters.values()]
-            longest = self._by_rank(voters, max(ks, default=1), hidden, among)
-            lists = [(items[:k], scores[:k]) for (items, scores), k in zip(longest, ks, strict=True)]
+            lists = self._by_rank(voters, k, hidden, among)
         else:
-            lists = self._stored(users, ks, by, hidden)
+            lists = self._stored(users, k, by, hidden)
         for at in np.flatnonzero(self.run.unlearned[users]).tolist():
-            lists[at] = highest(self.popularity.copy(), ks[at], hidden[at])
+            lists[at] = highest(self.popularity.copy(), k, hidden[at])
         return lists
 
-    def _stored(self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions]) -> list[Short]:
+    def _stored(self, users: Positions, k: int, by: str, hidden: Sequence[Positions]) -> list[Short]:
         """Take the stored lists of a consensus; the best head ranks for users without one."""
         stored = self.run.best[by].lists
         assert stored is not None
-        self._check_length(max(ks, default=0))
+        self._check_length(k)
         votes, head = self.votes(by), self.run.best_head()
-        lists, scores = stored.cpu().numpy()[users], None
-        if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun):
+        lists, rows = stored.cpu().numpy()[users], users
+        if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun) and votes is not None:
             lists, scores = (each.numpy() for each in self.run.reranked_at(self.clock, torch.from_numpy(users)))
+            votes, rows = copy(votes), np.arange(len(users))
+            votes.reranked = lists, scores
         agreed = [
-            self._agreed(user, lists[at], k, votes, own, None if scores is None else scores[at])
-            for at, (user, k, own) in enumerate(zip(users, ks, hidden, strict=True))
+            self._agreed(row, listed, k, votes, own) for row, listed, own in zip(rows, lists, hidden, strict=True)
         ]
-        agreed = self._with_new(agreed, ks, lambda: self.short(users, ks, head, hidden))
+        agreed = self._with_new(agreed, k, lambda: self.short(users, k, head, hidden))
         without = np.flatnonzero(lists[:, 0] < 0).tolist()
         if without:
             closed = [np.union1d(hidden[at], self.run.unlisted[[users[at]]].indices) for at in without]
-            ranked = self.short(users[without], [ks[at] for at in without], head, closed)
+            ranked = self.short(users[without], k, head, closed)
             for at, each in zip(without, ranked, strict=True):
                 agreed[at] = each
         return agreed
@@ -239,24 +241,18 @@ class Ranker:
         rows, when = (csr_array((values, used, ends), shape=shape) for values in (weights, times))
         return (rows, when) if self.new is None else (rows[:, :n], when[:, :n])
 
-    def _agreed(
-        self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions,
-        scores: NDArray[np.float32] | None = None,
-    ) -> Short:  # fmt: skip
-        """First k items of a consensus list [L] that may be shown, and their scores: given [L], or of the votes."""
+    def _agreed(self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions) -> Short:
+        """First k items of a consensus list [L] that may be shown, and their scores."""
         excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
         first = enumerate(listed[: k + len(excluded)].tolist())
-        ranks = [rank for rank, item in first if item >= 0 and item not in excluded][:k]
-        items = listed[ranks]
-        if scores is None:
-            return items, np.zeros(len(ranks), np.float32) if votes is None else votes.worth(row, items)
-        return items, scores[ranks]
+        items = listed[[rank for rank, item in first if item >= 0 and item not in excluded][:k]]
+        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(row, items)
 
-    def _with_new(self, agreed: list[Short], ks: Sequence[int], ranked: Callable[[], list[Short]]) -> list[Short]:
+    def _with_new(self, agreed: list[Short], k: int, ranked: Callable[[], list[Short]]) -> list[Short]:
         """Insert new items, if there are any, at the ranks that the best head gives them."""
         if self.new is None:
             return agreed
-        return [self.new.woven(*each) for each in zip(agreed, ranked(), ks, strict=True)]
+        return [self.new.woven(*each, k) for each in zip(agreed, ranked(), strict=True)]
 
     def of_histories(
         self, histories: Sequence[History], k: int, by: str, hidden: Sequence[Positions],
@@ -276,15 +272,9 @@ class Ranker:
         left_out = all(np.isin(used.items, own).all() for used, own in zip(histories, hidden, strict=True))
         if self.reranks and left_out and among is None and histories:
             self._check_length(k)
-            found = self.fold_in.agree(*rows)
-            votes = None if by == CONSENSUS else Votes(found.votes, found.plain, self.run, by)
-            lists, scores = (found.lists if votes is None else found.plain).numpy(), found.votes["reranked"].numpy()
-            agreed = [
-                self._agreed(row, lists[row], k, votes, own, scores[row] if votes is None else None)
-                for row, own in enumerate(hidden)
-            ]
-            head = self.run.best_head()
-            return self._with_new(agreed, [k] * len(agreed), lambda: self.of_histories(histories, k, head, hidden))
+            (lists, votes), head = self.folded_votes(rows, by), self.run.best_head()
+            agreed = [self._agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
+            return self._with_new(agreed, k, lambda: self.of_histories(histories, k, head, hidden))
         return self._by_rank([(each, each.user) for each in self.folded_voters(rows).values()], k, hidden, among)
 
     def folded_voters(self, histories: Rows) -> dict[str, Factors]:
@@ -352,7 +342,7 @@ class Ranker:
         (because,) = speakers(similarity_shares(self.voters.values(), seen, np.array([index])))
         listed = [] if best.lists is None else best.lists[row].tolist()
         if self.new is not None or listed[:1] == [NOTHING]:  # with new items, or without a consensus list
-            listed = self.short(np.array([row]), [self.run.settings.consensus.shown], CONSENSUS, [seen])[0][0].tolist()
+            listed = self.short(np.array([row]), self.run.settings.consensus.shown, CONSENSUS, [seen])[0][0].tolist()
         return {
             "user": user,
             "item": item,
@@ -402,7 +392,7 @@ def evaluate_new(
         def lists(users: NDArray[np.int64], k: int) -> NDArray[np.int64]:
             listed, length = np.full((len(users), k), NOTHING, np.int64), min(k, shown)
             hidden = [np.concatenate([seen.indices[seen.indptr[u] : seen.indptr[u + 1]], others]) for u in users]
-            for row, (items, _) in zip(listed, ranker.short(users, [length] * len(users), name, hidden), strict=True):
+            for row, (items, _) in zip(listed, ranker.short(users, length, name, hidden), strict=True):
                 row[: len(items)] = items
             return listed
 

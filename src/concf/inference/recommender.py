@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from concf.consensus.consensus import CONSENSUS
 from concf.data.reading.times import When, in_unit_of, moment
 from concf.errors import ConfigError, note, option
 from concf.inference.explain import Explanation
-from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, column_type, long_table
+from concf.inference.frames import Library, as_arrays, as_frame, column_type, long_table
 from concf.inference.lookup import (
     NONE,
     History,
@@ -26,6 +26,7 @@ from concf.inference.lookup import (
     as_events,
     hidden_items,
     is_one,
+    item_index,
     plain,
     user_rows,
 )
@@ -42,27 +43,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from concf.data.ids import Ids
-    from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
-    from concf.inference.lookup import Column, Events, EventsByUser, Id, ItemsByUser, OneOrMany, UnknownItems, Users
+    from concf.inference.frames import Frame
+    from concf.inference.lookup import Events, EventsByUser, Id, ItemsByUser, OneOrMany, Users
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
-
-
-class ListOptions(TypedDict, total=False):
-    """Options of `recommend` that do not change the type of its result."""
-
-    by: str | None
-    items: ItemsByUser | None
-    exclude: ItemsByUser | None
-    rules: Rules | None
-    at: When | None
-
-
-class Options(ListOptions, total=False):
-    """The same, with the history."""
-
-    history: Events | EventsByUser | None
 
 
 class Recommender:
@@ -134,37 +119,11 @@ class Recommender:
         """The default of `by`: the consensus, or the only head."""
         return CONSENSUS if CONSENSUS in self.ranker.names else self.run.best_head()
 
-    @overload
     def recommend(
-        self, users: Users = None, k: int = 10, *, frame: None = None, **options: Unpack[Options]
-    ) -> Frame: ...
-    @overload
-    def recommend(
-        self, users: Users = None, k: int = 10, *, frame: Polars, **options: Unpack[Options]
-    ) -> pl.DataFrame: ...
-    @overload
-    def recommend(
-        self, users: Users = None, k: int = 10, *, frame: Pandas, **options: Unpack[Options]
-    ) -> pd.DataFrame: ...
-    @overload
-    def recommend(self, users: Users = None, k: int = 10, *, frame: Arrow, **options: Unpack[Options]) -> pa.Table: ...
-    @overload
-    def recommend(  # type: ignore[overload-overlap]  # text is iterable too
-        self, users: Id, k: int = 10, *, history: Events | None = None, frame: Arrays, **options: Unpack[ListOptions]
-    ) -> OneList: ...
-    @overload
-    def recommend(  # type: ignore[overload-overlap]  # a mapping is iterable too
-        self, users: Column | None = None, k: int = 10, *, history: EventsByUser | None = None, frame: Arrays,
-        **options: Unpack[ListOptions],
-    ) -> ManyLists: ...  # fmt: skip
-    @overload
-    def recommend(
-        self, users: None = None, k: int = 10, *, history: Events, frame: Arrays, **options: Unpack[ListOptions]
-    ) -> OneList: ...
-    def recommend(
-        self, users: Users = None, k: int = 10, *, history: Events | EventsByUser | None = None,
-        frame: Library | None = None, **options: Unpack[ListOptions],
-    ) -> Frame | ManyLists | OneList:  # fmt: skip
+        self, users: Users = None, k: int = 10, *, by: str | None = None, history: Events | EventsByUser | None = None,
+        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
+        at: When | None = None, frame: Library | None = None,
+    ) -> Frame:  # fmt: skip
         """Return the best k items of each user, best first.
 
             model.recommend("alice")
@@ -192,10 +151,7 @@ class Recommender:
                  changes the consensus of a run that uses the ages of items and the idleness of users
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
-        k = check_count("k", k)
-        names, blocks, shortage = self.blocks(users, k, history, options)
-        if shortage:
-            note(shortage)
+        names, blocks = self.blocks(users, k, by, history, items, exclude, rules, at)
         lists = [short for _, block in blocks for short in block]
         if (frame or self.frame) == "arrays":
             single = users is not None and is_one(users) if history is None else not isinstance(history, Mapping)
@@ -203,41 +159,35 @@ class Recommender:
         kind = column_type(self.user_ids, names)
         return as_frame(long_table(names, lists, self.item_ids, kind), frame or self.frame)
 
-    def stream(self, users: Users = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
+    def stream(
+        self, users: Users = None, k: int = 10, *, by: str | None = None, items: ItemsByUser | None = None,
+        exclude: ItemsByUser | None = None, rules: Rules | None = None, at: When | None = None,
+    ) -> Iterator[pa.Table]:  # fmt: skip
         """Yield the lists of `recommend` as Arrow tables of a few thousand users each, in bounded memory.
 
         Errors and warnings come before the first table. Arguments: see `recommend`
         """
-        k = check_count("k", k)
-        names, blocks, shortage = self.blocks(users, k, None, options)
-        if shortage:
-            note(shortage)
+        names, blocks = self.blocks(users, k, by, None, items, exclude, rules, at)
         kind = column_type(self.user_ids, names)
         return (long_table(users, lists, self.item_ids, kind) for users, lists in blocks)
 
-    def short(self, users: Positions, ks: Sequence[int], by: str, *, filter_viewed: bool = True) -> list[Short]:
-        """Lists of a few users of the log as (item positions, scores), without ids and frames."""
-        hidden = [self._hidden(user, _row(self.viewed, user) if filter_viewed else NONE) for user in users.tolist()]
-        return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
-
     def blocks(
-        self, users: Users, k: int, history: Events | EventsByUser | None, options: ListOptions, size: int | None = None
-    ) -> tuple[NDArray[Any], Iterator[Block], str | None]:
-        """Return user ids, an iterator over blocks of lists, and a note if a condition leaves fewer than k items.
+        self, users: Users, k: int, by: str | None, history: Events | EventsByUser | None = None,
+        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
+        at: When | None = None,
+    ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
+        """Return user ids, and an iterator over blocks of lists, each of as many users as memory allows.
 
-        All arguments are checked before the first block. size: users of a block; None: as many as memory allows.
-        Other arguments: see `recommend`
+        All arguments are checked before the first block, and notes come before it. Arguments: see `recommend`
         """
-        for name in options.keys() - ListOptions.__annotations__:
-            raise TypeError(f"unexpected keyword argument {name!r}; there are {', '.join(ListOptions.__annotations__)}")
-        by, rules = options.get("by"), options.get("rules") or Rules()
+        k, rules = check_count("k", k), rules or Rules()
         by = self.ranker.known(self.default if by is None else by)
-        lookup, ranker = ItemLookup(self.item_ids, rules.unknown_items), self._as_of(options.get("at"), by)
+        lookup, ranker = ItemLookup(self.item_ids), self._as_of(at, by)
         used = None if history is None else self._histories(users, history, lookup, ranker)
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
         rows = user_rows(self.user_ids, names, rules.unknown if used is None else "popular")
-        allow, deny = (lookup.by_user(names, options.get(each), each) for each in ("items", "exclude"))
+        allow, deny = (lookup.by_user(names, *each) for each in ((items, "items"), (exclude, "exclude")))
         lookup.report()
         if not len(names):
             note("users is empty: there is nothing to recommend")
@@ -253,13 +203,13 @@ class Recommender:
             if histories is not None:
                 return ranker.of_histories([histories[row] for row in at], k, by, hidden, among)
             anew = not filter_viewed or among is not None
-            lists = ranker.short(rows[at].clip(min=0), [k] * len(at), by, hidden, anew=anew, among=among)
+            lists = ranker.short(rows[at].clip(min=0), k, by, hidden, anew=anew, among=among)
             for row in np.flatnonzero(rows[at] < 0).tolist():
                 lists[row] = highest(self.ranker.popularity.copy(), k, hidden[row])
             return lists
 
         def blocks() -> Iterator[Block]:
-            step = size or self.ranker.block()
+            step = ranker.block()
             for begin in range(0, max(len(names), 1), step):
                 at = np.arange(begin, min(begin + step, len(names)))
                 seen = [NONE] * len(at)
@@ -267,12 +217,15 @@ class Recommender:
                     seen = [histories[row].items for row in at]
                 elif filter_viewed:
                     seen = [_row(self.viewed, row) for row in rows[at].tolist()]
-                seen = [self._hidden(row, each) for row, each in zip(rows[at].tolist(), seen, strict=True)]
+                disliked = [_row(ranker.disliked, row) for row in rows[at].tolist()]
+                seen = [np.union1d(*each) if len(each[1]) else each[0] for each in zip(seen, disliked, strict=True)]
                 hidden, among = hidden_items(names[at].tolist(), seen, allow, deny, len(self.item_ids))
                 lists = applied.lists(draw, at, k, hidden, among, kept) if applied else draw(at, k, hidden, among)
                 yield names[at], lists
 
-        return names, blocks(), applied.shortage(k) if applied else None
+        if applied:
+            applied.note_shortage(k)
+        return names, blocks()
 
     def _as_of(self, at: When | None, by: str) -> Ranker:
         """The ranker at a time, which may not be earlier than the newest learned event."""
@@ -297,7 +250,7 @@ class Recommender:
         before = History.of(items)
         if times is not None and len(items):
             before = before._replace(times=times[self.viewed.indptr[row] : self.viewed.indptr[row + 1]].astype(float))
-        return before.then(lookup.history(events, max(newest or 0.0, now), newest))
+        return before.then(lookup.history(events, newest, now))
 
     def _histories(
         self, users: Users, history: Events | EventsByUser, lookup: ItemLookup, ranker: Ranker
@@ -320,54 +273,32 @@ class Recommender:
             note(f"history: {emptied} of {len(used)} users have no known item, and get the list of the average user")
         return used
 
-    def _hidden(self, row: int, seen: Positions) -> Positions:
-        """Add a user's dislikes to the items that are not shown."""
-        disliked = _row(self.ranker.disliked, row)
-        return np.union1d(seen, disliked).astype(np.int64) if len(disliked) else seen
-
     def similar_items(
-        self, items: OneOrMany, k: int = 10, *, head: str | None = None, unknown_items: UnknownItems = "ignore",
-        frame: Library | None = None,
-    ) -> Frame:  # fmt: skip
+        self, items: OneOrMany, k: int = 10, *, head: str | None = None, frame: Library | None = None
+    ) -> Frame:
         """Return the k nearest items of each by the cosine of a head's vectors: `item_id, similar_id, score, rank`.
 
-        items: an id, or several
+        items: an id, or several, of which unknown ones are ignored with a `ConcfWarning` (with frame="arrays" their
+               lists are empty); a single unknown item is an error
         k:     the length of the lists, 1 or more
         head:  whose vectors; None: those of the best head
-        unknown_items: items among several that are not in the log: "ignore" them with a `ConcfWarning` (with
-               frame="arrays" their lists are empty), or raise an "error". A single unknown item is an error
         frame: polars, pandas, arrow or arrays; None: the library of the log
         """
-        lookup = ItemLookup(self.item_ids, "error" if is_one(items) else unknown_items)
-        rows = lookup.positions(items, "items")
+        single, lookup, ids = is_one(items), ItemLookup(self.item_ids), self.item_ids
+        rows = np.array([item_index(ids, items, "items")]) if single else lookup.positions(items, "items")
         lookup.report()
-        vectors = self.ranker.factors(self.ranker.head(head)).item
-        return self._similar("item", vectors, self.item_ids, rows, k, frame or self.frame, is_one(items))
-
-    def similar_users(
-        self, users: OneOrMany, k: int = 10, *, head: str | None = None, frame: Library | None = None
-    ) -> Frame:
-        """Return the k nearest users of each, `user_id, similar_id, score, rank`; see `similar_items`."""
-        rows, vectors = user_rows(self.user_ids, as_array(users)), self.ranker.factors(self.ranker.head(head)).user
-        return self._similar("user", vectors, self.user_ids, rows, k, frame or self.frame, is_one(users))
-
-    def _similar(
-        self, side: str, vectors: torch.Tensor, ids: Ids, rows: Positions, k: int, frame: Library, single: bool
-    ) -> Frame:
-        """Rank vectors [n, d] by their cosine with those at `rows`, of which -1 is unknown."""
         if not len(rows):
-            note(f"{side}s is empty: there is nothing to compare")
-        k = min(check_count("k", k), len(ids) - 1)
-        vectors = torch.nn.functional.normalize(vectors, dim=1)
-        cosines = (vectors[rows.clip(min=0)] @ vectors.T).numpy()
+            note("items is empty: there is nothing to compare")
+        k, vectors = min(check_count("k", k), len(ids) - 1), self.ranker.directions(self.ranker.head(head))
+        cosines = (torch.from_numpy(vectors[rows.clip(min=0)]) @ torch.from_numpy(vectors).T).numpy()
         lists = [
             highest(cosine, max(k, 1), np.array([row])) if row >= 0 else (NONE, NONE.astype(np.float32))
             for cosine, row in zip(cosines, rows, strict=True)
         ]
-        if frame == "arrays":
+        if (frame or self.frame) == "arrays":
             return as_arrays(lists, k, ids, single)
-        columns = (f"{side}_id", "similar_id", "score", "rank")
-        return as_frame(long_table(ids.values[rows], lists, ids, column_type(ids), columns), frame)
+        columns = ("item_id", "similar_id", "score", "rank")
+        return as_frame(long_table(ids.values[rows], lists, ids, column_type(ids), columns), frame or self.frame)
 
     def user_factors(self, head: str | None = None) -> NDArray[np.float32]:
         """[users, d + 1] vectors whose inner product with the items' is the head's score; None: of the best head."""
@@ -386,8 +317,7 @@ class Recommender:
         `concf.inference.explain.Explanation`.
         """
         row = int(user_rows(self.user_ids, as_array(user))[0])
-        index = int(ItemLookup(self.item_ids, "error").positions(item, "item")[0])
-        return self.ranker.explain(row, index, user, item)
+        return self.ranker.explain(row, item_index(self.item_ids, item, "item"), user, item)
 
 
 def _row(matrix: csr_array, row: int) -> Positions:

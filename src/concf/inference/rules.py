@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.reading.sniff import first_line
-from concf.errors import ConfigError, option
-from concf.inference.lookup import Positions, Short, UnknownItems, UnknownUsers
+from concf.errors import ConfigError, note, option
+from concf.inference.lookup import Positions, Short, UnknownUsers
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
 from concf.runtime.arguments import check_count
@@ -190,10 +190,10 @@ class AppliedRules:
             lists[row], chosen[row] = (others, theirs), self.choose(others, k)
         return [(items[own], scores[own]) for (items, scores), own in zip(lists, chosen, strict=True)]
 
-    def shortage(self, k: int) -> str | None:
-        """Return a note if fewer than k items fulfil the condition."""
-        count = k if self.shown is None else int(self.shown.sum())
-        return f"{option('where')} {count} items match: lists are shorter than k = {k}" if count < k else None
+    def note_shortage(self, k: int) -> None:
+        """Warn if fewer than k items fulfil the condition."""
+        if self.shown is not None and self.shown.sum() < k:
+            note(f"{option('where')} {self.shown.sum()} items match: lists are shorter than k = {k}")
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,6 @@ class Rules:
     filter_viewed: leave out items of the user's history, including held-out ones. If False, the voters of a
                consensus rank again and agree by rank alone, since its stored lists lack training items
     unknown:   users who are not in the log: "raise" an error, or recommend the most "popular" items
-    unknown_items: items of `items`, `exclude` and `history` that are not in the log, or that a filter left out:
-               "ignore" them with a `ConcfWarning`, or raise an "error"
     """
 
     catalogue: str | Path | Catalogue | pl.DataFrame | pd.DataFrame | pa.Table | None = None
@@ -223,7 +221,6 @@ class Rules:
     popularity_penalty: float = 0.0
     filter_viewed: bool = True
     unknown: UnknownUsers = "raise"
-    unknown_items: UnknownItems = "ignore"
 
     def __post_init__(self) -> None:
         for name in ("diversity", "popularity_penalty"):

@@ -64,8 +64,7 @@ class RunFolder:
         self.refuse_occupied()
         self._refuse_another_inside(run.data)
         folder = None if run.data.folder is None else str(run.data.folder.absolute())
-        description = _description(run) | {"data_folder": folder, "provenance": provenance()}
-        description |= made
+        description = _description(run) | {"data_folder": folder, "provenance": provenance()} | made
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         self._write_card(run)
@@ -149,13 +148,18 @@ class RunFolder:
             fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
         self._write_card(run)
 
-    def resume(self, run: Run, trainer: Resumable) -> None:
-        """Restore run and trainer from the checkpoint; a run killed before its first one starts again."""
+    def load(self, run: Run, trainer: Resumable | None = None) -> None:
+        """Restore the run from the checkpoint, to use it; nothing is written.
+
+        With a trainer, restore that too, to resume; a run killed before its first checkpoint starts again.
+        """
         _refuse_another(self.description(), run, self.path)
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)
+        elif trainer is None:
+            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Continue with: concf train --resume --out {self.path}")
         path, run.history = self.path / HISTORY, self._history(run.epoch)
-        if not trainer.group.is_main:
+        if trainer is None or not trainer.group.is_main:
             return
         kept = "".join(json.dumps(record) + "\n" for record in run.history)
         if kept != (path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""):
@@ -163,15 +167,7 @@ class RunFolder:
                 fresh.write_text(kept, encoding="utf-8")
         self._write_card(run)
 
-    def load(self, run: Run) -> None:
-        """Restore the run from the checkpoint, to use it; nothing is written."""
-        _refuse_another(self.description(), run, self.path)
-        if not (self.path / CHECKPOINT).exists():
-            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Continue with: concf train --resume --out {self.path}")
-        self._restore(run)
-        run.history = self._history(run.epoch)
-
-    def _restore(self, run: Run, trainer: Resumable | None = None) -> None:
+    def _restore(self, run: Run, trainer: Resumable | None) -> None:
         path = self.path / CHECKPOINT
         if not os.access(path, os.R_OK):
             raise DataError(f"{path}: may not be read. Change its permissions")
@@ -222,12 +218,10 @@ class RunFolder:
         """Records before that epoch; later ones, or a line cut short, will be written again."""
         path, kept = self.path / HISTORY, []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-            try:
+            with suppress(ValueError, KeyError, TypeError):
                 record = json.loads(line)
                 if record["epoch"] < epoch:
                     kept.append(record)
-            except (ValueError, KeyError, TypeError):
-                continue
         return kept
 
 

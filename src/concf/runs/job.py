@@ -40,7 +40,7 @@ class Job:
         folder, main = self.folder, self.group.is_main
         with folder.held() if folder is not None and main else nullcontext():
             if folder is not None and self.resume:
-                folder.resume(run, trainer)
+                folder.load(run, trainer)
             elif folder is not None and main:
                 folder.begin(run)
             for watch in self.watchers:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from concf.data.weights import Weighting
 from concf.errors import ConfigError
-from concf.runtime.settings import Settings, flat
+from concf.runtime.settings import Settings, flat, nested
 
 EVERYTHING = "all"  # the heads and the consensuses
 
@@ -112,9 +112,7 @@ def from_word(word: str) -> dict[str, Any]:
     value: Any = text.strip()
     with suppress(tomllib.TOMLDecodeError):
         value = tomllib.loads(f"value = {value}")["value"]
-    for part in reversed(name.strip().split(".")):
-        value = {part: value}
-    return dict(value)
+    return nested({name.strip(): value})
 
 
 def _with_nones(layer: Mapping[str, Any], kind: Any) -> dict[str, Any]:

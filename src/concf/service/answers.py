@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
-from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.errors import ConcfWarning, ConfigError
 from concf.inference.lookup import Short, position_of
-from concf.inference.recommender import ListOptions
 from concf.service import schemas
 from concf.service.loading import Served, ServedRules, unknown
 from concf.service.problems import Problem
@@ -46,8 +45,7 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
     by = served.chosen(request.by, recommender.default, recommender.ranker.names, "by")
     rules = ServedRules(
         served.attributes, request.where, request.at_most, request.diversity, request.popularity_penalty,
-        filter_viewed=not request.viewed, unknown="popular", unknown_items=request.unknown_items,
-        allowed=served.allowed(),
+        filter_viewed=not request.viewed, unknown="popular", allowed=served.allowed(),
     )  # fmt: skip
     users, histories = None, None
     wanted: Iterable[Id | None]
@@ -62,17 +60,13 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
         named = {served.user(name): events for name, events in request.histories.items()}
         wanted = histories = named if "histories" in request.model_fields_set else {None: request.history}
     allow, deny = _by_user(served, request.items), _by_user(served, request.exclude)
-    options: ListOptions = {"by": by, "rules": rules, "at": request.at, "items": allow, "exclude": deny}
     ranked = list[Short]()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ConcfWarning)
         try:
             if users or histories:
-                _, blocks, shortage = recommender.blocks(users, request.k, histories, options)
-                notes.append(shortage)
+                _, blocks = recommender.blocks(users, request.k, by, histories, allow, deny, rules, request.at)
                 ranked = [short for _, block in blocks for short in block]
-        except DataError as error:
-            raise Problem(404, "unknown_item", str(error), "body") from None
         except ConfigError as error:  # of a rule, or of times that are not the log's
             raise Problem(409, "refused_rule", str(error), "body") from None
     anew = request.viewed or request.items is not None or (users is None and not recommender.ranker.reranks)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Required, Self
+from typing import Annotated, Any, Required, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
-from pydantic.functional_validators import AfterValidator, PlainValidator, model_validator
+from pydantic.functional_validators import AfterValidator, BeforeValidator, PlainValidator, model_validator
 from typing_extensions import TypedDict
 
 from concf.inference.lookup import LEAST_WEIGHT
@@ -63,7 +63,8 @@ AnEvent = Annotated[
 Events = Annotated[list[AnEvent], Field(max_length=HISTORY, fail_fast=True)]  # oldest first
 ItemLists = Ids | Annotated[dict[str, Ids], Field(max_length=USERS)]  # for all users, or by user
 Where = Annotated[str, Field(max_length=LONGEST), AfterValidator(_condition)]
-Length = Annotated[int, Field(ge=1, le=LONGEST_LIST, description="items of a list")]
+WHOLE = BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)  # 5.0 is 5 in JSON
+Length = Annotated[int, Field(ge=1, le=LONGEST_LIST, description="items of a list"), WHOLE]
 
 
 class Request(BaseModel):
@@ -107,11 +108,8 @@ class ListsRequest(ListQuery):
     histories: Annotated[dict[str, Events], Field(max_length=USERS)] = {}
     items: ItemLists | None = None
     exclude: ItemLists | None = None
-    unknown_items: Literal["ignore", "error"] = Field(
-        "ignore", description="ignore items that are not in the run, or answer with an error"
-    )
     where: Where | None = Field(None, description="a condition on the catalogue, as price < 20")
-    at_most: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(max_length=FIELDS)] | None = Field(
+    at_most: Annotated[dict[str, Annotated[int, Field(ge=1), WHOLE]], Field(max_length=FIELDS)] | None = Field(
         None, description="column: items of one value"
     )
     diversity: float = Field(0.0, ge=0, le=1, description="what similarity to items above costs an item")

@@ -104,7 +104,7 @@ class Explorer:
 
         def draw(by: str, at: Indices, n: int, hidden: Sequence[Indices], among: Indices | None) -> list[Short]:
             users = np.full(len(at), user)
-            return self.ranker.short(users, [n] * len(at), by, hidden, anew=among is not None, among=among)
+            return self.ranker.short(users, n, by, hidden, anew=among is not None, among=among)
 
         votes, voters, note = None, {}, None
         if self.has_consensus:
@@ -127,7 +127,7 @@ class Explorer:
 
         Without a re-ranker the consensus is by rank alone, since there are no rankings over time.
         """
-        unknown, lookup = unknown_items(self.served, request.history), ItemLookup(self.recommender.item_ids, "ignore")
+        unknown, lookup = unknown_items(self.served, request.history), ItemLookup(self.recommender.item_ids)
         try:
             given = self.recommender.history(request.history, lookup)
         except ConfigError as error:  # times that are not the log's
