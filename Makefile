@@ -22,7 +22,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup demo test suite test-oldest lint size docs gallery bench accuracy speed baselines time reproduction wheels dist \
+.PHONY: setup demo test suite test-oldest lint size docs gallery bench accuracy speed time reproduction wheels dist \
 	installed clean
 
 setup: $(READY)
@@ -102,9 +102,6 @@ accuracy: $(READY)
 
 speed: $(READY)
 	$(BIN)/python benchmarks/watch.py speed
-
-baselines: $(READY)
-	$(BIN)/python benchmarks/compare_baselines.py
 
 # Hours on a CPU, minutes on a GPU: models at rolling cuts of three logs, docs/time.md.
 time: $(READY)

@@ -23,23 +23,22 @@ OURS = {
     "`--budget thorough`, the head": ("thorough", "student"),
     "`--budget thorough`, consensus": ("thorough", "consensus"),
 }
-VOTERS = {f"voter {name}": ("default", name) for name in ("als-a", "als-b", "softmax-a")}  # rivals, as baselines are
+VOTERS = {f"voter {name}": ("default", name) for name in ("als-a", "als-b")}  # rivals, as baselines are
 FIGURES = ("recall@50", "ndcg@50")
 Series = dict[int, dict[str, float]]  # seed -> test figures
 
 
-def series(refit: str) -> dict[str, dict[str, Series]]:
-    """Data set -> who -> seed -> test figures, of those that were refitted or not."""
+def series() -> dict[str, dict[str, Series]]:
+    """Data set -> who -> seed -> test figures."""
     found: dict[str, dict[str, Series]] = {}
     for line in lines("strong"):
         key = line["key"]
         for who, (budget, name) in (OURS | VOTERS).items():
-            if (key["refit"], key["budget"]) == (refit, budget):
+            if (key["refit"], key["budget"]) == ("validation", budget):
                 found.setdefault(key["data"], {}).setdefault(who, {})[key["seed"]] = line["rows"][name]["test"]
-    for line in lines("strong-baselines"):
+    for line in lines("strong-rivals"):
         key = line["key"]
-        if key["refit"] == refit:
-            found.setdefault(key["data"], {}).setdefault(key["model"], {})[key["seed"]] = line["test"]
+        found.setdefault(key["data"], {}).setdefault(key["model"], {})[key["seed"]] = line["test"]
     return found
 
 
@@ -72,7 +71,7 @@ def row(who: str, known: dict[str, Series]) -> list[str]:
 
 def comparison(names: tuple[str, ...]) -> str:
     """A table for each data set, everyone refitted."""
-    known, parts = series("validation"), []
+    known, parts = series(), []
     header = ["", "R@50", "N@50", "R against the best baseline", "N against the best baseline"]
     for name in names:
         ordered = sorted(known[name], key=lambda who: -value(known[name][who], "recall@50"))
@@ -82,18 +81,17 @@ def comparison(names: tuple[str, ...]) -> str:
     return "\n".join(parts)
 
 
-def summary() -> str:
-    """A line for each data set: what refitting brings, and how much of the consensus the head keeps."""
-    whole, part = series("validation"), series("none")
-    header = ["data", "refitting, consensus R@50, N@50", "refitting, head", "head of consensus R@50, N@50"]
-    rows = []
-    for name in (*ROWS, *PUBLIC):
-        cells = [name.replace("-", ", ")]
-        for who in (AGREED, HEAD):
-            gains = (100 * (value(whole[name][who], each) / value(part[name][who], each) - 1) for each in FIGURES)
-            cells.append(", ".join(f"{gain:+.1f} %" for gain in gains))
-        kept = (100 * value(whole[name][HEAD], each) / value(whole[name][AGREED], each) for each in FIGURES)
-        rows.append([*cells, ", ".join(f"{share:.1f} %" for share in kept)])
+def kept() -> str:
+    """How much of the consensus the head keeps on each data set, by budget."""
+    found, rows = series(), []
+    header = ["data", "`strong`, R@50, N@50", "`--budget thorough`"]
+    pairs = (HEAD, AGREED), ("`--budget thorough`, the head", "`--budget thorough`, consensus")
+    for name in (*ROWS, *GUARDS, *PUBLIC):
+        shares = [
+            ", ".join(f"{100 * value(found[name][head], one) / value(found[name][both], one):.1f} %" for one in FIGURES)
+            for head, both in pairs
+        ]
+        rows.append([name.replace("-", ", "), *shares])
     return markdown(header, rows)
 
 
@@ -109,27 +107,21 @@ def ablations() -> str:
     return markdown(["", *splits], [[variant, *(found[split] for split in splits)] for variant, found in cells.items()])
 
 
-def times() -> str:
-    """Seconds on two cores, beside implicit's ALS."""
-    header = ["data", "budget", "seconds", "implicit's ALS", "ratio", "processor seconds, ratio"]
+def costs() -> str:
+    """Seconds beside implicit's ALS on two cores."""
+    header = ["data", "machine", "implicit's ALS, s", "default", "default, processor", "fast", "fast, processor"]
     rows = []
-    for line in lines("strong-times"):
-        ours, rivals = line["seconds"], line["rival_seconds"]
-        rival, used = mean(each[0] for each in rivals), mean(each[1] for each in rivals)
-        cells = [
-            f"{ours[0]:.0f}",
-            f"{rival:.1f}",
-            f"{line['times']:.1f}",
-            f"{ours[1]:.0f} / {used:.0f} = {ours[1] / used:.1f}",
-        ]
-        rows.append([line["key"]["data"].replace("-", ", "), line["key"]["budget"], *cells])
+    for line in lines("beside-implicit"):
+        machine = line["provenance"]["machine"]["system"].rpartition("-with")[0].rpartition("-")[2]
+        ratios = [f"{line[of][budget]:.1f}" for budget in ("default", "fast") for of in ("ratios", "processor_ratios")]
+        rows.append([line["key"]["data"], machine, f"{line['implicit']['seconds']:.1f}", *ratios])
     return markdown(header, rows)
 
 
 def ours() -> list[Entry]:
     """Our lines of the leaderboard: figures, seconds and commit of one line each."""
     found = []
-    for line in [*lines("strong"), *lines("strong-baselines")]:
+    for line in [*lines("strong"), *lines("strong-rivals")]:
         key, name = line["key"], line["key"]["data"].partition("-")[0]
         if key["data"] not in (*PUBLIC, *TENTH, *NEWEST) or key["refit"] != "validation":
             continue
@@ -204,11 +196,11 @@ def pages() -> dict[Path, dict[str, str]]:
     large = lines("strong-large")[-1]
     tables = {
         "refitted": comparison(ROWS),
-        "sparse": comparison(GUARDS[1:]),
-        "refitting": summary(),
+        "sparse": comparison(GUARDS),
+        "kept": kept(),
         "seconds-gpu": f"{alone()}; 138,000 users x 27,000 items, simulated, {large['pairs']:,} training pairs: "
         f"{large['seconds']:.0f} s and {large['GiB']:.1f} GiB.",
-        "seconds-cpu": times(),
+        "seconds-cpu": costs(),
         "ablations": ablations(),
         "gowalla": leaderboard("gowalla"),
         "yelp2018": leaderboard("yelp2018"),

@@ -1,10 +1,8 @@
 """Compare the default preset with tuned baselines, all refitted: the lines of docs/strong.md.
 
-    python benchmarks/strong.py test --device cuda        # the default, refitted and not: seeds 10 to 14, public splits
-    python benchmarks/strong.py als --device cuda         # iALS by our own solver, tuned, refitted and not
-    python benchmarks/strong.py baselines                 # the others, with the settings that `make baselines` chose
+    python benchmarks/strong.py test --device cuda        # the default, refitted: seeds 10 to 14, public splits
+    python benchmarks/strong.py rivals --jobs 8           # each baseline, tuned on every split and refitted
     python benchmarks/strong.py ablations --device cuda   # on validation: seeds 0 and 1, without each voter; budgets
-    python benchmarks/strong.py times                     # two cores, beside implicit's ALS in the same run
     python benchmarks/strong.py large --device cuda       # a simulated log of 138,000 x 27,000 with 9.5 million pairs
     python benchmarks/render_strong.py
 
@@ -14,31 +12,25 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import busy_cores
 from scipy.sparse import csr_array
 
-from concf.baselines.als import ALS, Pairs
-from concf.baselines.table import BASELINES
+from concf.comparison.compare import compare
 from concf.comparison.results_log import ResultsLog
-from concf.consensus.voters import by_factors
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.evaluation.scorers import Factors
-from concf.evaluation.validation import Validation
 from concf.models import choose_settings, train
-from concf.strong import search
 from concf.strong.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
@@ -53,11 +45,11 @@ GIVEN: dict[str, dict[str, Any]] = {  # which part of the training file validate
 NEWEST = ("gowalla-newest", "yelp2018-newest")
 INNER = [f"{source}-inner-{part}" for source in ("gowalla", "yelp2018") for part in GIVEN]
 HELD_BACK = 0.2  # of each line of the training file, its end: the test part of the inner ones
-GUARDS = ("ciao-time", "sparse-simulated")  # nothing was chosen by their test parts
+GUARDS = ("sparse-simulated",)  # nothing was chosen by its test parts
 TEST_SEEDS, CHOICE_SEEDS, PUBLIC_SEEDS, GUARD_SEEDS = range(10, 15), range(2), range(1), range(3)
 AT, METRICS = (20, 50), ("recall", "ndcg")
-REFITS = ("validation", "none")
-FACTORS, SWEEPS = 256, (4, 8, 16)
+RIVALS = ("als", "rp3beta", "userknn", "itemknn", "ease", "popularity")
+RIVAL_METRICS = ("recall@50", "ndcg@50", "recall@20", "ndcg@20")
 BUDGETS = ("fast", "default", "thorough")
 LEFT_OUT = {"default": ("als-a", "als-b", "rp3beta"), "thorough": ("softmax-a", "userknn", "ease")}
 LARGE = "large-simulated"
@@ -110,116 +102,69 @@ def jobs(only: list[str], public: bool) -> Iterator[Job]:
         yield from product([name for name in names if name in only], seeds)
 
 
-def run_tests(options: argparse.Namespace) -> None:
-    """The default: every head and consensus, refitted and not."""
-    name = "strong-alone" if options.alone else "strong"
-    log, warm = ResultsLog(options.results / f"{name}.jsonl"), options.device != "cuda"
-    for name, seed in jobs(options.only, public=True):
-        for budget, refit in product(options.budgets, options.refits):
-            key = {"data": name, "seed": seed, "refit": refit, "budget": budget}
-            if log.find(key) is not None:
+def in_parallel(keys: list[dict[str, Any]], work: Callable[..., dict[str, Any]], log: ResultsLog, options: Any) -> None:
+    """Measure the cells that have no line yet, some at the same time; `work` takes a cell's key and the data folder."""
+    keys = [key for key in keys if log.find(key) is None]
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        asked = {pool.submit(work, key, options.data, options.device): key for key in keys}
+        for future in as_completed(asked):
+            if future.exception() is not None:  # such as a GPU without memory for so many jobs: the next call has it
+                print(asked[future], repr(future.exception())[:200], flush=True)
                 continue
-            data, begin = split_of(name, seed, options.data), time.perf_counter()
-            settings = choose_settings("strong", words=[f"refit={refit}", f"budget={budget}"])
-            if not warm:  # the libraries of a GPU are loaded at their first use
-                train(data, settings, seed=seed, device=options.device)
-                warm, begin = True, time.perf_counter()
-            run = train(data, settings, seed=seed, device=options.device)
-            seconds = time.perf_counter() - begin
-            rows = {
-                each: {"validation": round(run.best[each].validation, 6), "test": tested(run.recommender(each), data)}
-                for each in run.rows()
-            }
-            line = {
-                "split": data.hash, "rows": rows, "chosen": run.chosen, "best_head": run.best_head(),
-                "stages": {record["stage"]: round(record["seconds"], 2) for record in run.history},
-                "seconds": round(seconds, 2), "device": str(run.device),
-            }  # fmt: skip
-            log.add(key, line)
-            print(
-                name,
-                seed,
-                refit,
-                budget,
-                rows["consensus"]["test"],
-                rows["student"]["test"],
-                line["seconds"],
-                flush=True,
-            )
+            line = future.result()
+            log.add(asked[future], line)
+            print(asked[future], line.get("test") or line["rows"]["consensus"]["test"], line["seconds"], flush=True)
 
 
-def tuned_als(data: Split, device: torch.device) -> dict[str, float]:
-    """Unobserved weight, penalty and sweeps of iALS with all factors, by the validation of everyone."""
-    validation = Validation(data, "recall@50", device)
-    als = ALS(Pairs.observed(data.train, device), data.train.shape, FACTORS)
-    start, best = als.start(0), {}
-
-    def measure(place: tuple[int, ...]) -> search.Point:
-        settings, item, done = search.als_settings(als, place), start, 0
-        for sweeps in SWEEPS:
-            user, item = als.fit(item, **settings, sweeps=sweeps - done)
-            done = sweeps
-            lists = by_factors("als", Factors(user, item), data.train, validation.users, 50).lists
-            best[place, sweeps] = validation.of_its_users(lists)
-        return search.Point(place, max(best[place, sweeps] for sweeps in SWEEPS))
-
-    search.climb((len(search.UNOBSERVED), len(search.STRENGTH)), search.FIRST, measure, 10)
-    place, sweeps = max(best, key=lambda each: best[each])
-    return search.als_settings(als, place) | {"sweeps": sweeps}
-
-
-def run_als(options: argparse.Namespace) -> None:
-    """iALS by our own solver: its settings chosen on seed 0 of each data set, as those of the other baselines."""
-    log, device = ResultsLog(options.results / "strong-baselines.jsonl"), torch.device(options.device or "cpu")
-    for name, seed in jobs(options.only, public=True):
-        settings: dict[str, float] | None = None
-        for refit in options.refits:
-            key = {"data": name, "seed": seed, "refit": refit, "model": "als"}
-            if log.find(key) is None:
-                settings = settings or tuned_als(split_of(name, 0, options.data), device)
-                data, begin = split_of(name, seed, options.data), time.perf_counter()
-                learned = data.log(("train", "valid")) if refit == "validation" else data.train
-                als = ALS(Pairs.observed(learned, device), learned.shape, FACTORS)
-                factors = Factors(*als.fit(als.start(seed), **settings))  # type: ignore[arg-type]
-                seconds = round(time.perf_counter() - begin, 2)
-                log.add(
-                    key, {"settings": settings, "split": data.hash, "seconds": seconds, "test": tested(factors, data)}
-                )
-                print(key, settings, flush=True)
+def strong_cell(key: dict[str, Any], folder: Path, device: str | None) -> dict[str, Any]:
+    """Train the default or `thorough`, and test every head and consensus."""
+    data = split_of(key["data"], key["seed"], folder)
+    settings = choose_settings("strong", words=[f"refit={key['refit']}", f"budget={key['budget']}"])
+    if device == "cuda":  # the libraries of a GPU are loaded at their first use
+        torch.linalg.eigh(torch.eye(8, device=device))
+    begin = time.perf_counter()
+    run = train(data, settings, seed=key["seed"], device=device)
+    seconds = time.perf_counter() - begin
+    rows = {
+        each: {"validation": round(run.best[each].validation, 6), "test": tested(run.recommender(each), data)}
+        for each in run.rows()
+    }
+    return {
+        "split": data.hash, "rows": rows, "chosen": run.chosen, "best_head": run.best_head(),
+        "stages": {record["stage"]: round(record["seconds"], 2) for record in run.history},
+        "seconds": round(seconds, 2), "device": str(run.device),
+    }  # fmt: skip
 
 
-def chosen_settings(name: str, model: str, seed: int, results: Path) -> dict[str, Any]:
-    """The settings with the best validation score on seed 0, over the whole grid, in the committed lines.
-
-    Of a guard those that the default has found for its own voter on the validation part of the very split.
-    """
-    if name in GUARDS:
-        key = {"data": name, "seed": seed, "refit": "validation", "budget": "default"}
-        run = ResultsLog(results / "strong.jsonl").find(key)
-        assert run is not None, "first: strong.py test"
-        return dict(run["chosen"][model])
-    lines = [json.loads(line) for line in (RESULTS / f"baselines-{name}.jsonl").read_text("utf-8").splitlines()]
-    tried = [line for line in lines if line["key"]["on"] == "valid" and line["key"]["model"] == model]
-    best = max(tried, key=lambda line: line["mean"].get("recall@50", 0))
-    return dict(best["key"]["settings"])
+def run_tests(options: argparse.Namespace) -> None:
+    """The default: every head and consensus. Seconds count only where --jobs is 1."""
+    name = "strong-alone" if options.alone else "strong"
+    keys = [
+        {"data": data, "seed": seed, "refit": "validation", "budget": budget}
+        for budget in options.budgets
+        for data, seed in jobs(options.only, public=True)
+    ]
+    in_parallel(keys, strong_cell, ResultsLog(options.results / f"{name}.jsonl"), options)
 
 
-def run_baselines(options: argparse.Namespace) -> None:
-    """The other baselines, refitted and not."""
-    log = ResultsLog(options.results / "strong-baselines.jsonl")
-    for name, seed in jobs(options.only, public=False):
-        for model in options.models:
-            settings = BASELINES[model].make(**chosen_settings(name, model, seed, options.results))
-            for refit in options.refits:
-                key = {"data": name, "seed": seed, "refit": refit, "model": model}
-                if log.find(key) is None:
-                    data, begin = split_of(name, seed, options.data), time.perf_counter()
-                    learned = data.log(("train", "valid")) if refit == "validation" else data.train
-                    fitted = settings.fit(learned, seed=seed)
-                    line = {"settings": settings.model_dump(), "split": data.hash}
-                    seconds = round(time.perf_counter() - begin, 2)
-                    log.add(key, line | {"seconds": seconds, "test": tested(fitted, data)})
-                    print(key, flush=True)
+def rival(key: dict[str, Any], folder: Path, device: str | None) -> dict[str, Any]:  # noqa: ARG001
+    """Tune a baseline on the validation part of a split, refit it, and test it."""
+    found = compare(split_of(key["data"], key["seed"], folder), [key["model"]], seeds=1, metrics=RIVAL_METRICS)
+    (entrant,) = found.entrants
+    test = {each: round(entrant.mean(each), 6) for each in found.metrics}
+    more = {"split": found.split_hashes[0], "seconds": round(entrant.fit_seconds[0], 2), "test": test}
+    return {"settings": entrant.settings, "at_grid_edge": entrant.edges} | more
+
+
+def run_rivals(options: argparse.Namespace) -> None:
+    """The baselines, each tuned on every split as the default is."""
+    keys = [
+        {"data": name, "seed": seed, "model": model}
+        for model in options.models
+        for name, seed in jobs(options.only, public=model == "als")
+    ]
+    in_parallel(keys, rival, ResultsLog(options.results / "strong-rivals.jsonl"), options)
 
 
 @contextmanager
@@ -257,31 +202,6 @@ def run_ablations(options: argparse.Namespace) -> None:
                     print(key, figures, round(seconds, 1), flush=True)
 
 
-def run_times(options: argparse.Namespace) -> None:
-    """Seconds and processor seconds of each budget, refit and all, beside implicit's ALS before and after it."""
-    log = ResultsLog(options.results / "strong-times.jsonl")
-    rival = BASELINES["ials"].make(factors=256, iterations=15, alpha=40.0, regularisation=60.0)
-
-    def took(work: Callable[[], Any]) -> tuple[float, float]:
-        begin, used = time.perf_counter(), time.process_time()
-        work()
-        return time.perf_counter() - begin, time.process_time() - used
-
-    for name in (each for each in options.only if each not in GUARDS):
-        data = split_of(name, 0 if name in PUBLIC else 10, options.data)
-        for budget in ("fast", "default"):
-            key = {"data": name, "budget": budget}
-            if log.find(key) is None:
-                busy = busy_cores()
-                before = took(partial(rival.fit, data.train, seed=0))
-                settings = choose_settings("strong", words=[f"budget={budget}"])
-                ours = took(partial(train, data, settings, seed=10, device="cpu"))
-                after = took(partial(rival.fit, data.train, seed=0))
-                line = {"seconds": ours, "rival_seconds": [before, after], "cores_busy_elsewhere": busy}
-                log.add(key, line | {"times": 2 * ours[0] / (before[0] + after[0])})
-                print(key, line, flush=True)
-
-
 def run_large(options: argparse.Namespace) -> None:
     """Seconds and memory of the whole default on a large simulated log."""
     data, begin = split_of(LARGE, 0, options.data), time.perf_counter()
@@ -297,9 +217,11 @@ def run_large(options: argparse.Namespace) -> None:
 
 
 COMMANDS = {
-    "test": run_tests, "als": run_als, "baselines": run_baselines, "ablations": run_ablations, "times": run_times,
+    "test": run_tests,
+    "rivals": run_rivals,
+    "ablations": run_ablations,
     "large": run_large,
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -311,12 +233,12 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", default=[*ROWS, *GUARDS, *PUBLIC, *TENTH, *INNER, *NEWEST], help="data sets"
     )
-    parser.add_argument("--refits", nargs="*", default=list(REFITS), help="validation: refitted on it too; none")
     parser.add_argument("--budgets", nargs="*", default=["default", "thorough"], help="of test")
     parser.add_argument(
         "--alone", action="store_true", help="nothing else is on the device: lines of strong-alone, whose seconds count"
     )
-    parser.add_argument("--models", nargs="*", default=["ials", "rp3beta", "ease", "itemknn"], help="of baselines")
+    parser.add_argument("--models", nargs="*", default=RIVALS, help="of rivals")
+    parser.add_argument("--jobs", type=int, default=1, help="cells that are measured at the same time")
     options = parser.parse_args()
     COMMANDS[options.what](options)
 
