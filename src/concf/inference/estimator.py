@@ -39,7 +39,7 @@ class ConCF(Recommender):
     settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1},
               weights={"function": "log", "half_life": "90d"}
 
-    A model is saved by `save`, not pickled.
+    A model is saved by `save`, not pickled; `copy.copy` copies it.
 
     `fit` returns the model itself. Before `fit` or `load` every other method raises `ConfigError`; afterwards there are
     also the attributes `run` (history, settings, data, evaluation), `user_ids` and `item_ids`.
@@ -116,6 +116,12 @@ class ConCF(Recommender):
         model.settings = run.settings
         Recommender.__init__(model, run, frame)
         return model
+
+    def __copy__(self) -> Self:
+        """Copy the model; fitting or updating one leaves the other as it is."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
 
     def __reduce__(self) -> Any:
         raise ConfigError("a model is not pickled: a pickle runs code. Use model.save(folder) and ConCF.load(folder)")

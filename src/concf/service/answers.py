@@ -65,7 +65,9 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
         warnings.simplefilter("always", ConcfWarning)
         try:
             if users or histories:
-                _, blocks = recommender.blocks(users, request.k, by, histories, allow, deny, rules, request.at)
+                _, blocks = recommender.blocks(
+                    users, request.k, histories, by=by, items=allow, exclude=deny, rules=rules, at=request.at
+                )
                 ranked = [short for _, block in blocks for short in block]
         except ConfigError as error:  # of a rule, or of times that are not the log's
             raise Problem(409, "refused_rule", str(error), "body") from None
