@@ -242,9 +242,8 @@ Rebuilt by `make wheels`, which asks pip for each of them on each platform. This
 
 ## What a system lacks
 
-Everything is developed and tested on Linux x86_64. The workflows run the suite on the others; until they have done so,
-a test on Linux that takes all of this away stands for them. What differs is decided in `src/concf/runtime/system.py` or
-in the one function that needs it:
+concf is developed and tested on Linux x86_64. The workflows run the suite on the others, and a test on Linux takes away
+what they lack:
 
 {WITHOUT}
 ## Exceptions
