@@ -223,9 +223,7 @@ class ALS:
             user = everyone[self.own].clone() if self.group.several else everyone
         return user, item
 
-    def fit_users(
-        self, start: tuple[Tensor, Tensor], unobserved: float, penalty: float
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def fit_users(self, start: tuple[Tensor, Tensor], unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
         """([users, d], [items, d]) vectors of a fit after another half of a sweep, over users."""
         return self.users.solve(start[1], unobserved, self.penalties(unobserved, penalty)[0], start[0])
 

@@ -31,13 +31,13 @@ def reciprocal_ranks(ranks: Tensor, top_k: int) -> Tensor:
     return (1 / (OFFSET + 1 + ranks.double())).masked_fill(ranks >= top_k, 0.0)
 
 
-def greedy_selection(measure: Callable[[Tensor], float], voters: int, rounds: int = ROUNDS) -> Tensor:
+def greedy_selection(measure: Callable[[Tensor], float], voters: int) -> Tensor:
     """[voters] how often each voter is chosen: a round adds the one that improves the metric most, until none does.
 
     measure: validation metric of an ensemble with these voter weights
     """
     chosen, best = torch.zeros(voters, dtype=torch.float64), -1.0
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         tried = [chosen + one for one in torch.eye(voters, dtype=torch.float64)]
         metrics = [measure(each) for each in tried]
         if max(metrics) <= best:

@@ -23,9 +23,8 @@ try:
     from jinja2 import Environment, PackageLoader, StrictUndefined, Template
     from markupsafe import Markup
     from matplotlib import rc_context
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator
 except ImportError as error:
     raise MissingExtraError(error.name or "jinja2", "report", "a report") from None
 
@@ -120,11 +119,9 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
             continue
         firsts = {name: (points[0][1] or 1.0) if unit == "relative" else 1.0 for name, points in curves.items()}
         shown = {name: [(epoch, value / firsts[name]) for epoch, value in points] for name, points in curves.items()}
-        caption = text.format(
-            metric=_metric_name(metric), n=metric.partition("@")[2], users=f"{report['run']['validated_users']:,}"
-        )
+        caption = text.format(metric=_metric_name(metric), users=f"{report['run']['validated_users']:,}")
         drawing = lines(
-            f"curve-{kind}", f"{title}. {caption} {_ends(shown)}", shown, looks, xlabel="epoch", percent=unit == "%",
+            f"curve-{kind}", f"{title}. {caption} {_ends(shown)}", shown, looks, xlabel="epoch",
             best={each["name"]: each["epoch"] for each in report["recommenders"]} if kind == "validation" else None,
             since=None if kind == "consensus_loss" else begin,
         )  # fmt: skip
@@ -151,7 +148,6 @@ def looks_of(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
 def lines(
     key: str, label: str, curves: Mapping[str, Sequence[tuple[float, float]]], looks: Looks, *, xlabel: str,
     groups: Sequence[str] = (), best: Mapping[str, float] | None = None, since: float | None = None,
-    percent: bool = False,
 ) -> Markup:  # fmt: skip
     """A line for each name, over epochs or over named groups.
 
@@ -168,8 +164,6 @@ def lines(
         axes.grid(visible=False, axis="x")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        if percent:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if groups:
             axes.set_xticks(range(len(groups)), groups)
         low, high = axes.get_xlim()
@@ -181,22 +175,17 @@ def lines(
 
 
 def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup:
-    """A bar from 0 for each name, one below the other. strong: the one that stands out"""
+    """Draw a bar from 0 for each name, names on the left and values on the right. strong: the highlighted name"""
     with _figure(key, ROW * len(rows) + 4) as (figure, axes):
         colours = [HEADS[0] if name == strong else FAINT for name in rows]
         axes.barh(range(len(rows)), list(rows.values()), height=0.62, color=colours)
-        _label_rows(axes, rows)
+        for number, value in enumerate(rows.values()):
+            axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
+        axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xticks([])
         axes.grid(visible=False)
         return _svg(figure, key, label)
-
-
-def _label_rows(axes: Axes, rows: Mapping[str, float]) -> None:
-    """Names to the left of a chart, values to its right."""
-    for number, value in enumerate(rows.values()):
-        axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
-    axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
 @lru_cache(256)

@@ -26,10 +26,7 @@ from concf.service.schemas import BODY, FIELDS, QUERY, VALUES, ListQuery
 JSON = "application/json"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PAGES = ("/", "/docs.html")
-LOCKED = {
-    "metrics",
-    *(route.path.split("/")[1] for route in COMPUTED.values()),
-}  # first parts of paths that need a token
+LOCKED = {"metrics", *(route.path.split("/")[1] for route in COMPUTED.values())}  # first parts of locked paths
 METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"))
 CLIENT_LEFT = 499  # the usual status for a caller who left before the answer
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

@@ -173,14 +173,9 @@ def earlier_window(data: Split) -> Split | None:
 class TimeStage(Ensemble):
     """The stage `time`."""
 
-    @property
-    def _timed(self) -> list[str]:
-        """Voters that know times."""
-        return [name for name in self.fixed if name in timed_voters()]
-
     def _time(self) -> dict[str, Any]:
         """Search the voters that know times, and keep these voters, and features of time, if they help (`decision`)."""
-        train, few, timed = self.data.train, self.searched, self._timed
+        train, few, timed = self.data.train, self.searched, [name for name in self.fixed if name in timed_voters()]
         self.chosen[TIME] = {"voters": 1.0, "features": 1.0, "penalty": PENALTIES[0]}
         for name in timed:
             fixed = self.chosen["als-a"] if name == "als-decayed" else {}

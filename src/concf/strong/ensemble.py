@@ -150,9 +150,7 @@ class Ensemble:
             voters.append(by_scores(name, fitted, seen, users, k, group=self.group, least_std=self.least_std))
         return voters
 
-    def _reranker(
-        self, log: csr_array, users: Tensor, voters: list[Voter], context: Context | None = None
-    ) -> Reranker:  # fmt: skip
+    def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter], context: Context | None = None) -> Reranker:
         """The re-ranker of voters for users [n]. context: with times, if it is known"""
         weights = voter_weights([self.metrics[voter.name] for voter in voters], VOTER_TEMPERATURE)
         length, local = max(list_length(self.data, self.settings), self.validation.depth), self.local(log)

@@ -44,14 +44,7 @@ from concf.strong.run import StrongRun
 from concf.strong.search import n_consensus_users
 from concf.strong.settings import STUDENT, TIME
 from concf.strong.softmax import fit_softmax
-from concf.strong.students import (
-    SOLVED_BY,
-    USUAL,
-    closer,
-    solve_student,
-    teach_student,
-    without_lists,
-)
+from concf.strong.students import SOLVED_BY, USUAL, closer, solve_student, teach_student, without_lists
 
 KEPT = 0.96  # share of the consensus that a student keeps on validation; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
@@ -91,21 +84,17 @@ class Recipe(TimeStage):
         last = len(self.stages) - 1
         for head in self.run.heads:
             user, item = self.vectors[head]
-            vectors = {"user": self._gather(user), "item": item}
+            vectors = {"user": self.group.gather(user), "item": item}
             self.run.best[head] = Best(self.metrics[head], last, last, vectors)
         lists, plain, votes = self.agreed()
-        lists, plain = self._gather(self._spread(lists)), self._gather(self._spread(plain))
+        lists, plain = (self.group.gather(self._spread(part)) for part in (lists, plain))
         votes |= {
-            name: self._gather(self._spread(votes[name], dim, nothing), dim)
+            name: self.group.gather(self._spread(votes[name], dim, nothing), dim)
             for name, (dim, nothing) in VOTES_OF_USERS.items()
             if name in votes
         }
         self.run.best[R_CONSENSUS] = Best(self.metrics[R_CONSENSUS], last, last, lists=plain)
         self.run.best[CONSENSUS] = Best(self.metrics[CONSENSUS], last, last, lists=lists, votes=votes)
-
-    def _gather(self, part: Tensor, dim: int = 0) -> Tensor:
-        """Gather the rows of all users from all processes."""
-        return self.group.gather(part, dim)
 
     def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
         """Scatter the rows of the consensus users into a tensor of all local users, filled with `nothing`."""
@@ -285,7 +274,7 @@ class Recipe(TimeStage):
     def state_dict(self) -> dict[str, Any]:
         """Return what the next stages depend on, for all users."""
         weights = None if self.weights is None else self.weights._asdict()
-        vectors = {head: (self._gather(user), item) for head, (user, item) in self.vectors.items()}
+        vectors = {head: (self.group.gather(user), item) for head, (user, item) in self.vectors.items()}
         return {"chosen": self.chosen, "vectors": vectors, "metrics": self.metrics, "weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -128,12 +128,10 @@ class Reranker:
 
     def __init__(
         self, train: csr_array, users: Tensor, voters: Sequence[Voter], voter_weights: Sequence[float], *,
-        length: int, top_k: int, temperature: float, context: Context | None = None, group: ProcessGroup = ALONE,
+        length: int, top_k: int, temperature: float, context: Context, group: ProcessGroup = ALONE,
     ) -> None:  # fmt: skip
         self.users, self.voters, self.voter_weights = users, voters, voter_weights
         self.n_items, self.top_k, self.temperature = train.shape[1], top_k, temperature
-        factors = [voter.factors for voter in voters if voter.factors is not None]
-        context = Context.of(train, factors, users.device, group) if context is None else context
         self.group, self.first = group, sum(group.lengths(users)[: group.rank])
         self.popularity, self.activity, self.log, self.heads = context[:4]
         self.clock = context.clock if self.heads else None
@@ -174,9 +172,7 @@ class Reranker:
             )
         return Weights(centre, everyone, torch.stack(folds))
 
-    def training(
-        self, held_out: Tensor, earlier: tuple[Reranker, Tensor] | None = None
-    ) -> tuple[TrainingSet, Tensor]:  # fmt: skip
+    def training(self, held_out: Tensor, earlier: tuple[Reranker, Tensor] | None = None) -> tuple[TrainingSet, Tensor]:
         """Training data with the plain consensus as prior and each feature's variance as penalty, and [F] the centre.
 
         held_out, earlier: as in `fit`. The features are kept for `rerank`
