@@ -2,15 +2,15 @@
 
     search    choose the settings of voters without vectors by validation
     als       search the settings of ALS, and fit one or two factor models
-    time      by time: search voters that know times, and decide what of the log's times is used
-    softmax   in `thorough`, unless by time: fit heads with a softmax loss, from the vectors of the first
-    rerank    fit the re-ranker, cross-fitted; by time to two windows
+    time      if split by time: search voters that know times, and decide which parts that use times are on
+    softmax   in `thorough`, unless split by time: fit heads with a softmax loss, from the vectors of the first
+    rerank    fit the re-ranker, cross-fitted; if split by time, to two windows
     student   distil the consensus into one head
     refit     refit the voters on the training and validation parts (or on everything)
     final     compute the consensus of these voters for all users, and distil it
 
-Finished stages are in the checkpoint: a killed run resumes with the stage that it was in, and has the same result.
-Up to `student` metrics are of users with held-out items; the settings and the re-ranker's weights chosen there are
+Finished stages are in the checkpoint: a killed run resumes with its current stage, and has the same result. Up to
+`student`, metrics are measured on users with held-out items; the settings and the re-ranker's weights chosen there are
 carried over to `refit` and `final`, and the metrics measured there stay the run's validation.
 
 Where users x items exceed the budget, `final` computes the consensus for a sample of the users. They teach the student;
@@ -48,13 +48,13 @@ from concf.strong.students import SOLVED_BY, USUAL, closer, solve_student, teach
 
 KEPT = 0.96  # share of the consensus that a student keeps on validation; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
-VOTES_OF_USERS = {  # votes with a dimension of users: that dimension, and the padding
+VOTES_OF_USERS = {  # votes with a dimension of users -> that dimension, and the padding
     "items": (1, NOTHING), "reranked": (0, -torch.inf),
 }  # fmt: skip
 
 
 class Recipe(TimeStage):
-    """The stages of a run, and their results so far."""
+    """Stages of a run, and their results so far."""
 
     def __init__(self, run: StrongRun, group: ProcessGroup = ALONE) -> None:
         super().__init__(run, group)
@@ -200,8 +200,8 @@ class Recipe(TimeStage):
     def _student(self) -> dict[str, Any]:
         """Distil the cross-fitted lists, so that the metric of the student is unbiased too.
 
-        Where the usual settings of its regression lose more than a little of the consensus, as on a dense log, those
-        that follow it more closely are tried.
+        Where the usual settings of its regression keep too little of the consensus, as on a dense log, settings that
+        follow it more closely are tried.
         """
         tried = [self._taught(USUAL)]
         if tried[0][0] < KEPT * self.metrics[CONSENSUS] and "als-a" in self.chosen:

@@ -21,11 +21,11 @@ from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
 
 LEARNING_RATE = 0.01
-STEPS = 24  # batches of an epoch, each of a share of the users ...
-FEWEST_USERS = 64  # ... and of no fewer users than that
+STEPS = 24  # most batches of an epoch, each a share of the users ...
+FEWEST_USERS = 64  # ... and fewest users of a batch
 LENGTH = 1.6  # initial length of all vectors: Adam moves each dimension by about the learning rate
-LEAST_LENGTH = 1e-12  # lower bound of a norm that is divided by
-CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
+LEAST_LENGTH = 1e-12  # lower bound of a norm in a denominator
+CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores in memory at a time
 USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # steps for a new user, and the range of their lengths
 
 
@@ -153,7 +153,7 @@ class UserSoftmax:
         self.temperature = temperature
 
     def __call__(self, histories: csr_array, steps: int = USER_STEPS) -> Tensor:
-        """[users, d] vectors of length 1 for histories [users, items]; 0 for an empty one."""
+        """[users, d] vectors of length 1 for histories [users, items]; 0 for an empty history."""
         mean = np.asarray(histories @ self.item / degrees(histories)[0][:, None], np.float32)
         here = best = _unit(mean)
         least, step = np.full((len(mean), 1), np.inf, np.float32), np.ones((len(mean), 1), np.float32)
