@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-POOL = 10  # times k: candidates that diversity and popularity reorder; those behind only fill up
+POOL = 10  # candidates that diversity and popularity reorder, as a multiple of k; later ones only fill up
 BELOW = 4.0  # margin by which candidates behind the pool score below it
 WORDS = ("and", "between", "case", "else", "in", "like", "not", "or", "then", "when")  # keywords, not functions
 FUNCTIONS = ("abs", "array_contains", "coalesce", "ends_with", "length", "lower", "starts_with", "upper")
@@ -106,7 +106,7 @@ def group(attributes: pl.DataFrame, name: str) -> NDArray[np.int64]:
 class AppliedRules:
     """Rules of one call, for positions of items.
 
-    shown:   [items] bool, whether an item may be shown; None: all may
+    shown:   [items] bool, whether an item may be shown; None: all items
     groups:  for each column, ([items] group of the item, -1 for none; items of one group that a list may have)
     vectors: [items, d] of length 1, whose inner products are similarities
     diversity, penalty: from 0 to 1
@@ -156,7 +156,7 @@ class AppliedRules:
     ) -> list[Short]:
         """Return the lists of a block of users. Where the first candidates do not fill a list, all others follow.
 
-        kept: length of a consensus list before rules; 0 if all items can be ranked. Others: see `Draw`
+        kept: length of a consensus list before rules; 0 if all items can be ranked. Others: as for `Draw`
         """
         n_items = len(self.popularity)
         everything = np.arange(n_items) if self.shown is None else np.flatnonzero(self.shown)
@@ -233,7 +233,7 @@ class Rules:
             raise ConfigError(f"unknown = {self.unknown!r}: choose raise or popular")
 
     def applied(self, ranker: Ranker, head: str) -> AppliedRules | None:
-        """Apply the rules to a ranker's items; None if all may be shown as ranked. head: gives the similarity"""
+        """Apply the rules to a ranker's items; None: they change nothing. head: head whose vectors give similarities"""
         if self.where is None and not (self.at_most or self.diversity or self.popularity_penalty):
             return None
         shown, groups, ids = None, [], ranker.item_ids

@@ -1,4 +1,4 @@
-"""The report as one HTML file: a Jinja2 template with matplotlib's charts; no script, no font, no network.
+"""Report as one HTML file: a Jinja2 template with matplotlib's charts; no script, no font, no network.
 
 Charts are inline SVG. Their colours become CSS variables, which the page sets for light and dark mode; every name has a
 mark of its own too, so that no two lines differ by colour alone. Importing this module needs the extra `report`.
@@ -38,7 +38,7 @@ CURVES = (  # field of the history, title, caption, unit
 )
 
 WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one bar
-LONGEST = 18  # characters of a name beside a chart
+LONGEST = 18  # most characters of a name beside a chart
 HEADS = ("#0072b2", "#b87400", "#008a64", "#d0521b", "#b5528a", "#2f97cf")  # after Okabe and Ito, darker
 PAPER, INK, SOFT, FAINT = "#ffffff", "#1c1e21", "#5c636b", "#e4e7ea"
 VARIABLES = {PAPER: "paper", INK: "ink", SOFT: "soft", FAINT: "faint"} | {each: f"c{n}" for n, each in enumerate(HEADS)}
@@ -134,7 +134,7 @@ def _ends(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
 
 
 def looks_of(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """How heads and consensuses are drawn: six colours and marks, then the same with other dashes."""
+    """Choose line styles of heads and consensuses: six colours and marks, then these with other dashes."""
     n = len(HEADS)
     return {
         name: {"color": HEADS[k % n], "marker": MARKS[k % n], "linestyle": DASHES[k // n % len(DASHES)]}
@@ -149,10 +149,10 @@ def lines(
     key: str, label: str, curves: Mapping[str, Sequence[tuple[float, float]]], looks: Looks, *, xlabel: str,
     groups: Sequence[str] = (), best: Mapping[str, float] | None = None, since: float | None = None,
 ) -> Markup:  # fmt: skip
-    """A line for each name, over epochs or over named groups.
+    """Draw a line for each name, over epochs or over named groups.
 
-    key: begins the ids within the SVG; label: for readers who cannot see the chart; since: the first epoch with a
-    consensus loss; best: name -> the only epoch to mark (by default some marks are spread along each line)
+    key: prefix of the ids within the SVG; label: for screen readers; since: first epoch with a consensus loss;
+    best: name -> the only epoch to mark (by default some marks are spread along each line)
     """
     with _figure(key, HEIGHT) as (figure, axes):
         for number, (name, points) in enumerate(curves.items()):
@@ -190,7 +190,7 @@ def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup
 
 @lru_cache(256)
 def swatch(key: str, name: str, look: tuple[tuple[str, Any], ...]) -> Markup:
-    """A line with its mark, for a legend."""
+    """Draw a line with its mark, for a legend."""
     with _figure(key, 12, 28, layout=None) as (figure, axes):
         axes.set_position((0, 0, 1, 1))
         axes.set_axis_off()
@@ -200,7 +200,7 @@ def swatch(key: str, name: str, look: tuple[tuple[str, Any], ...]) -> Markup:
 
 @contextmanager
 def _figure(key: str, height: float, width: float = WIDTH, layout: Any = "constrained") -> Iterator[Any]:
-    """A figure and its axes; the salt makes matplotlib's ids a function of the drawing."""
+    """Yield a figure and its axes; the salt makes matplotlib's ids a function of the drawing."""
     with rc_context(STYLE | {"svg.hashsalt": key}):
         figure = Figure(figsize=(width / 72, height / 72), layout=layout)
         yield figure, figure.subplots()

@@ -42,13 +42,13 @@ def in_unit_of(newest: float, when: When, asked: str) -> float:
 
 
 def ticks_in(duration: str, near: float, asked: str) -> float:
-    """Convert a duration such as 28d to the unit of a log's times. near: one of them; asked: for messages"""
-    found, unit = DURATION.fullmatch(duration.strip()), ticks_of(near)
-    if found is None:
+    """Convert a duration such as 28d to the unit of a log's times. near: one of these times; asked: for messages"""
+    match, unit = DURATION.fullmatch(duration.strip()), ticks_of(near)
+    if match is None:
         raise ConfigError(f"{asked}: expected a duration such as 90d, 12h, 8w or 1.5y")
-    if found[2] and unit is None:
+    if match[2] and unit is None:
         raise DataError(f"{asked}: times like {near:g} are not since 1970. Give a number in their own unit")
-    return float(found[1]) * (SECONDS[found[2]] * (unit or 1) if found[2] else 1)
+    return float(match[1]) * (SECONDS[match[2]] * (unit or 1) if match[2] else 1)
 
 
 def moment(when: float) -> str:
