@@ -48,7 +48,7 @@ def catalogue_of(given: Any) -> Catalogue:
     try:
         return Catalogue(Path("catalogue"), frame=pl.DataFrame(given))
     except (TypeError, ValueError, pl.exceptions.PolarsError):
-        raise ConfigError(f"{option('catalogue')} expected a file or a frame, found {type(given).__name__}") from None
+        raise ConfigError(f"{option('catalogue')}: expected a file or a frame, found {type(given).__name__}") from None
 
 
 def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
@@ -95,9 +95,9 @@ def group(attributes: pl.DataFrame, name: str) -> NDArray[np.int64]:
     """[items] a number for each value of a column, from 0; -1 for items without a value."""
     import polars as pl
 
-    _check_column(attributes, name, option("at_most"))
+    _check_column(attributes, name, f"{option('at_most')}:")
     if attributes[name].dtype.is_nested():
-        raise ConfigError(f"{option('at_most')} {name!r} holds {attributes[name].dtype}; expected one value an item")
+        raise ConfigError(f"{option('at_most')}: {name!r} holds {attributes[name].dtype}; expected one value an item")
     numbers = attributes[name].cast(pl.String).rank("dense").cast(pl.Int64).fill_null(0) - 1
     return numbers.to_numpy()
 
@@ -193,7 +193,7 @@ class AppliedRules:
     def note_shortage(self, k: int) -> None:
         """Warn if fewer than k items fulfil the condition."""
         if self.shown is not None and self.shown.sum() < k:
-            note(f"{option('where')} {self.shown.sum()} items match: lists are shorter than k = {k}")
+            note(f"{self.shown.sum()} items match: lists are shorter than k = {k} ({option('where')})")
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,9 @@ class Rules:
         for name in ("diversity", "popularity_penalty"):
             share = getattr(self, name)
             if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 <= share <= 1:
-                raise ConfigError(f"{option(name)} {share!r}: expected a number from 0 (off) to 1")
+                raise ConfigError(f"{option(name, share)}: expected a number from 0 (off) to 1")
         if self.at_most is not None and not isinstance(self.at_most, Mapping):
-            raise ConfigError(f"{option('at_most')} {self.at_most!r}: expected columns and numbers: {{'category': 2}}")
+            raise ConfigError(f"{option('at_most', self.at_most)}: expected columns and numbers: {{'category': 2}}")
         if self.unknown not in ("raise", "popular"):
             raise ConfigError(f"unknown = {self.unknown!r}: choose raise or popular")
 

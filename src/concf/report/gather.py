@@ -12,7 +12,7 @@ from concf.baselines.neighbours import RP3beta
 from concf.baselines.table import voter
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
-from concf.evaluation.evaluate import Evaluation, evaluate
+from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.inference.explain import about, cross_fitted
 from concf.inference.recommender import Recommender
@@ -21,7 +21,6 @@ from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
 
 AT = (20, 50)  # cutoffs
-METRICS = ("recall", "ndcg")
 PARTS: tuple[Literal["test", "valid"], ...] = ("test", "valid")
 COLUMNS = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
 CURVES = ("validation", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record

@@ -378,7 +378,6 @@ def fit_weights(
     begin: initial weights; curvature: Hessian of each fold near them. It changes little near the minimum, so it is kept
     as long as the steps shrink quickly.
     """
-
     folds = [fold for fold in range(len(training.blocks)) if fold != left_out]
 
     def newton(slope: Tensor, curvature: Tensor) -> Tensor:
