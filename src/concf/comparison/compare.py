@@ -17,7 +17,7 @@ from concf.comparison.measure import Fit, Measurements, Task
 from concf.comparison.models import Grid, Model, check_metric, named_models, with_grid
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
-from concf.errors import ConfigError, note
+from concf.errors import ConfigError, note, option
 from concf.evaluation.evaluate import at_lengths
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import holm, paired_t
@@ -148,7 +148,7 @@ def compare(
     if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
         splits += [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
     if len({split.hash for split in splits}) < seeds:  # equal splits are no evidence
-        raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; compare with seeds 1")
+        raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; choose {option('seeds', 1)}")
     data.note_if_few()
     by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
     fit = Fit(by_seed, tuple(names), keep_users=seeds == 1)

@@ -114,7 +114,7 @@ class RunFolder:
 
     def _refuse_another_inside(self, data: Split) -> None:
         if self.own_data.exists() and Split.load(self.own_data).hash != data.hash:
-            raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another --out")
+            raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another {option('out')}")
 
     def record(self, epoch: dict[str, Any]) -> None:
         """Append a line to the history."""
@@ -188,7 +188,8 @@ class RunFolder:
         try:
             run.load_state_dict(unflatten(rest, tensors))
             if trainer and resumed is None and not run.finished:
-                raise ConfigError(f"{self.path}: saved without its trainer, it cannot be resumed. Choose another --out")
+                fix = f"Choose another {option('out')}"
+                raise ConfigError(f"{self.path}: saved without its trainer, it cannot be resumed. {fix}")
             if trainer and resumed is not None:
                 trainer.load_state_dict(unflatten(resumed, tensors))
         except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -251,14 +252,15 @@ def _refuse_another(stored: dict[str, Any], run: Run, where: Path) -> None:
     wanted = _description(run)
     refuse_other_data(stored, run.data, where)
     if stored["seed"] != wanted["seed"]:
-        raise ConfigError(f"{where}: the run has seed {stored['seed']}, not {wanted['seed']}. Leave --seed out")
+        raise ConfigError(f"{where}: its seed is {stored['seed']}, not {wanted['seed']}. Leave {option('seed')} out")
     if stored["model"] != wanted["model"]:
-        raise ConfigError(f"{where}: a run of the model {stored['model']}, not {wanted['model']}. Leave --preset out")
+        models = f"its model is {stored['model']}, not {wanted['model']}"
+        raise ConfigError(f"{where}: {models}. Leave {option('preset')} out")
     own, other = flat(stored["settings"]), flat(wanted["settings"])
     if own != other:
         names = sorted(name for name in own.keys() | other.keys() if own.get(name) != other.get(name))
         found = ", ".join(f"{name} = {own.get(name)!r}, not {other.get(name)!r}" for name in names)
-        raise ConfigError(f"{where}: the run has other settings: {found}. Leave them out, or change --out")
+        raise ConfigError(f"{where}: the run has other settings: {found}. Leave them out, or change {option('out')}")
 
 
 def refuse_other_data(description: dict[str, Any], data: Split, where: Path) -> None:

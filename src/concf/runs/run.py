@@ -17,7 +17,7 @@ from torch import Tensor
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.parts import PARTS, origin
 from concf.data.split import UPDATES, Split
-from concf.errors import ConfigError, note
+from concf.errors import ConfigError, note, option
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.scorers import Factors, ListFunction, WithFallback
@@ -270,7 +270,7 @@ class Run(ABC):
         """Refuse to measure on a part that was learned from; held-out users are always measurable."""
         if on in self.learned and not self.data.has_new_users:
             part = {"valid": "validation", "test": "test"}[on]
-            advice = "--on test" if "test" not in self.learned else "refit=validation when you train"
+            advice = option("on", "test") if "test" not in self.learned else "refit=validation when you train"
             raise ConfigError(
                 f"this run was refitted on its {part} part: a metric on it would say nothing. Choose {advice}"
             )

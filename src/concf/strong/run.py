@@ -12,7 +12,7 @@ from torch import Tensor
 
 from concf.baselines.table import voters
 from concf.consensus.consensus import CONSENSUS
-from concf.errors import ConfigError
+from concf.errors import ConfigError, option
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
 from concf.strong.features import TIME_FEATURES, Clock
@@ -167,6 +167,6 @@ class StrongRun(Run):
         if on == "valid" and on not in self.learned and not self.data.has_new_users:
             raise ConfigError(
                 "the re-ranker of this run was fitted to the validation part, so that a metric on it would flatter. "
-                "Cross-fitted metrics are in its summary and report; choose --on test"
+                f"Cross-fitted metrics are in its summary and report; choose {option('on', 'test')}"
             )
         super().refuse_learned(on)
