@@ -300,7 +300,6 @@ def nearest(left: Rows, right: Rows, k: int, similarity: Similarity, group: Proc
     keys_of, size, threads = _dense_keys, max(1, GPU_CELLS // n_items), 1
     if device.type == "cpu":
         keys_of, size, threads = _sparse_keys, CPU_ROWS, n_threads()
-
     group = group if group.size <= n_items else ALONE
     own = group.share(n_items)
 

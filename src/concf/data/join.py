@@ -123,12 +123,12 @@ def _since(
     when: When, known: Interactions, new: Interactions, name: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """([known pairs], [new pairs]) whether each pair's last event is not older than a date."""
-    asked, known_times, new_times = option("drop_before", when), known.last, new.last
+    label, known_times, new_times = option("drop_before", when), known.last, new.last
     if known_times is None or new_times is None:
-        raise ConfigError(f"{asked}: the run's log has no times, so that nothing is older. Leave it out")
-    since = in_unit_of(float(known_times.max()), when, asked)
+        raise ConfigError(f"{label}: the run's log has no times, so that nothing is older. Leave it out")
+    since = in_unit_of(float(known_times.max()), when, label)
     kept, recent = known_times >= since, new_times >= since
     for rows, log, times in ((recent, name, new_times), (kept, "the run's log", known_times)):
         if not rows.any():
-            raise ConfigError(f"{asked}: nothing of {log} is as new as that; its newest is of {moment(times.max())}")
+            raise ConfigError(f"{label}: later than all of {log}, whose newest time is {moment(times.max())}")
     return kept, recent

@@ -241,9 +241,9 @@ class TimeCut(_ByTime):
         """Convert the given start of a part to the unit of the log's times; None: not given."""
         if (given := getattr(self, name)) is None:
             return None
-        asked = option(name, given)
-        if (start := in_unit_of(newest, given, asked)) > newest:
-            raise DataError(f"{asked}: nothing of the log is as new as that; its newest is of {moment(newest)}")
+        label = option(name, given)
+        if (start := in_unit_of(newest, given, label)) > newest:
+            raise DataError(f"{label}: later than all of the log, whose newest time is {moment(newest)}")
         return start
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
