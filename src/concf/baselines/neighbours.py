@@ -114,7 +114,7 @@ class Walks:
             return torch.from_numpy((from_user.matrix[users.numpy()] @ from_item.matrix @ from_user.matrix).toarray())
         count = from_user.ends[users + 1] - from_user.ends[users]
         column = torch.repeat_interleave(torch.arange(len(users), device=users.device), count)
-        at = _runs(from_user.ends[users], count)
+        at = runs(from_user.ends[users], count)
         start = from_user.values.new_zeros(from_user.width, len(users))
         start[from_user.columns[at].long(), column] = from_user.values[at]
         reached: Tensor = from_user.T.tensor @ (from_item.T.tensor @ start)
@@ -274,7 +274,7 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
     """Scatter-add all terms of the product into `out`, in chunks."""
     out.zero_()
     count = left.ends[rows + 1] - left.ends[rows]
-    cell = _runs(left.ends[rows], count)  # of left, row by row
+    cell = runs(left.ends[rows], count)  # of left, row by row
     begin = torch.repeat_interleave(torch.arange(len(rows), device=rows.device) * right.width, count)
     column = left.columns[cell].long()
     terms = right.ends[column + 1] - right.ends[column]
@@ -283,7 +283,7 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
     pieces = torch.searchsorted(total, steps, right=True).tolist()
     for first, end in zip([0, *pieces], pieces, strict=False):
         some = slice(first, end)
-        at = _runs(right.ends[column[some]], terms[some])
+        at = runs(right.ends[column[some]], terms[some])
         place = torch.repeat_interleave(begin[some], terms[some], output_size=len(at)).add_(right.columns[at])
         weight = torch.repeat_interleave(left.values[cell[some]], terms[some], output_size=len(at))
         out.view(-1).index_add_(0, place, weight.mul_(right.values[at]))
@@ -350,7 +350,7 @@ def _ends(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-def _runs(first: Tensor, count: Tensor) -> Tensor:
+def runs(first: Tensor, count: Tensor) -> Tensor:
     """Concatenate the ranges first_0, first_0 + 1, ... (count_0 numbers), first_1, ..."""
     before = count.cumsum(0) - count
     run = torch.repeat_interleave(first - before, count)

@@ -40,6 +40,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import products
+from concf.baselines.neighbours import runs
 from concf.baselines.sequences import Sequences
 from concf.baselines.timed import ages
 from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, TIMED_LEAST_STD, Z_SCORE, shrunk, usable
@@ -205,10 +206,7 @@ class Bags(NamedTuple):
     def mean(self, users: Tensor, vectors: Tensor) -> Tensor:
         """[b, d] mean of the vectors [items, d] over the items of users [b]; 0 for a user without."""
         begin, count = self.first[users], self.first[users + 1] - self.first[users]
-        offset = count.cumsum(0) - count
-        position = torch.arange(int(count.sum()), device=users.device)
-        at = position + torch.repeat_interleave(begin - offset, count)
-        return F.embedding_bag(self.items[at], vectors, offset, mode="mean")
+        return F.embedding_bag(self.items[runs(begin, count)], vectors, count.cumsum(0) - count, mode="mean")
 
 
 class Clock(NamedTuple):

@@ -184,10 +184,10 @@ class Reranker:
         features, empty = self.features(order)
         target, self.cached = held_out[order], (order.argsort(), features)
         if earlier is not None:  # in a last fold, which is never left out
-            others, listed = earlier
-            more = listed.any(1).nonzero()[:, 0][: max(0, MOST_LEARNERS - others.first)]
-            parts = zip((features, empty, target), (*others.features(more), listed[more]), strict=True)
-            features, empty, target = (torch.cat([own[: ends[-1]], theirs]) for own, theirs in parts)
+            past, past_held_out = earlier
+            users = past_held_out.any(1).nonzero()[:, 0][: max(0, MOST_LEARNERS - past.first)]
+            parts = zip((features, empty, target), (*past.features(users), past_held_out[users]), strict=True)
+            features, empty, target = (torch.cat([own[: ends[-1]], added]) for own, added in parts)
             ends.append(len(features))
         blocks = [
             [slice(begin, min(begin + USERS, last)) for begin in range(first, last, USERS)]

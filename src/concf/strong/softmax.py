@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from concf.baselines.als import Pairs
-from concf.baselines.neighbours import degrees
+from concf.baselines.neighbours import degrees, runs
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
 
@@ -79,8 +79,7 @@ def fit_softmax(
         for batch in order.chunk(batches):
             local = batch[(batch >= begin) & (batch < begin + len(user))] - begin
             row = torch.repeat_interleave(torch.arange(len(local), device=local.device), count[local])
-            offset = torch.arange(len(row), device=local.device) - (count[local].cumsum(0) - count[local])[row]
-            at = first[local][row] + offset
+            at = runs(first[local], count[local])
             slopes = gradients(vectors[0], vectors[1], local, row, pairs.item[at], pairs.weight[at], temperature, group)
             optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # decays in the second half
             step += 1
