@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from measuring import RESULTS
 from sources import DOCS, lines, render
@@ -28,7 +29,7 @@ def measure(results: Path) -> None:
     log = ResultsLog(results)
     for events in EVENTS:
         size = {"users": 2500, "items": 3000 if events < 300 else 4000, "events": int(2500 * events * 1.45)}
-        key = {"simulation": size | {"tastes": 48, "popularity": 0.7}, "seed": 3}
+        key: dict[str, Any] = {"simulation": size | {"tastes": 48, "popularity": 0.7}, "seed": 3}
         if log.find(key) is None:
             data = prepare(Simulation(**key["simulation"]).draw(3), protocol="random", seed=0)
             run = train(data, choose_settings("strong"), seed=0)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-VERSION = "0.2.0"  # of the package
+VERSION = "0.3.0"  # of the package
 LIBRARIES = ("torch", "numpy", "scipy", "polars", "implicit")
 DIGITS = 12  # of a commit
 
