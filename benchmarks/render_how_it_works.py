@@ -186,8 +186,8 @@ def waterfall(_: Lines) -> Drawing:
 def without(_: Lines) -> Drawing:
     """What the consensus loses on validation without each voter."""
     figure, (axes,) = panels(1, 1, 2.4)
-    logs = {"citeulike-released": ("CiteULike, two splits", BLUE), "gowalla-given": ("Gowalla, one split", ORANGE)}
-    voters, told = ("als-a", "als-b", "softmax-a", "rp3beta"), []
+    logs = {"citeulike-released": ("CiteULike, two splits", BLUE), "ciao-released": ("Ciao, two splits", ORANGE)}
+    voters, told = ("als-a", "als-b", "rp3beta"), []
     for shift, (name, (label, colour)) in zip((-0.18, 0.18), logs.items(), strict=True):
         found = [x for x in lines("strong-ablations") if x["key"]["data"] == name and x["key"]["budget"] == "default"]
         value = {
@@ -195,10 +195,10 @@ def without(_: Lines) -> Drawing:
             for each in (None, *voters)
         }
         losses = [100 * (value[each] / value[None] - 1) for each in voters]
-        bars = axes.barh(np.arange(4) + shift, losses, 0.34, color=colour, label=label)
+        bars = axes.barh(np.arange(3) + shift, losses, 0.34, color=colour, label=label)
         axes.bar_label(bars, fmt="%.1f", padding=3)
         told.append(f"{label}: " + ", ".join(f"{v} {loss:+.1f} %" for v, loss in zip(voters, losses, strict=True)))
-    axes.set(yticks=range(4), yticklabels=[f"without {each}" for each in voters], ylim=(3.6, -0.6), xlim=(-3.2, 0.5))
+    axes.set(yticks=range(3), yticklabels=[f"without {each}" for each in voters], ylim=(2.6, -0.6), xlim=(-3.2, 1.5))
     axes.set(xlabel="change of the consensus' validation Recall@50, %")
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.legend(loc="upper left")
