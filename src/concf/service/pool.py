@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import signal
+import struct
 import sys
 from asyncio.subprocess import PIPE, Process
 from bisect import insort
@@ -21,12 +22,13 @@ from concf.errors import ConcfError
 from concf.service.loading import LOG, Loader
 from concf.service.problems import SOON, Problem
 from concf.service.routes import SHORT, Size
-from concf.service.worker import LENGTH, STORED
 
 BLOCK = 512  # users whose stored lists are one job
 KEPT, KEPT_BYTES = 1 << 13, 1 << 12  # other lists that are kept: how many, how long at most
 GRACE = 0.5  # seconds for an interrupted job to end in
 AGAIN = 5.0  # seconds until another try, if no process can be started
+LENGTH = struct.Struct(">Q")  # of a message
+STORED = "stored"  # the job of the front itself
 LONG_NICE = 15  # niceness of processes with long jobs
 LOST = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)  # a process has ended; the last by uvloop
 Reply = tuple[int, bytes]  # status, body
