@@ -65,7 +65,7 @@ $(OLDEST): pyproject.toml tools/oldest.py
 	@mkdir -p build
 	$(PYTHON) tools/oldest.py > $@
 
-# Which of the pinned libraries have wheels where: docs/platforms.md, as pip says it today.
+# Which of the pinned libraries have wheels where: PLATFORMS.md, as pip says it today.
 wheels: $(TEST)
 	$(BIN)/python tools/wheels.py --write
 

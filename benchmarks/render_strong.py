@@ -123,7 +123,7 @@ def ours() -> list[Entry]:
     found = []
     for line in [*lines("strong"), *lines("strong-rivals")]:
         key, name = line["key"], line["key"]["data"].partition("-")[0]
-        if key["data"] not in (*PUBLIC, *TENTH, *NEWEST) or key["refit"] != "validation":
+        if key["data"] not in (*PUBLIC, *TENTH, *NEWEST) or key.get("refit", "validation") != "validation":
             continue
         part = GIVEN[key["data"].partition("-")[2]]
         share = f"{'newest ' if 'newest' in part else ''}{part['valid']:.0%}".replace("%", " %")

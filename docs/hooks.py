@@ -10,6 +10,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+)(\.?[\w-][\w./-]*)\)")
+RELATIVE = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]+\)")  # a link of such a document, right only in the repository
 SOURCE = "---\nsearch: {{exclude: true}}\nhide: [toc]\n---\n\n# {path}\n\n```python\n{text}```\n"
 
 
@@ -19,7 +20,7 @@ def on_files(files: Files, config: Any) -> Files:
     found = {path for depth, text in pages for up, path in OUTSIDE.findall(text) if _leaves(up, depth)}
     for path in sorted(found):
         text = (ROOT / path).read_text(encoding="utf-8")
-        content = SOURCE.format(path=path, text=text) if path.endswith(".py") else text
+        content = SOURCE.format(path=path, text=text) if path.endswith(".py") else RELATIVE.sub(r"\1", text)
         files.append(File.generated(config, _place(path), content=content, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 

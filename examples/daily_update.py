@@ -9,7 +9,6 @@
 
 # %%
 import time
-from copy import copy
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -41,8 +40,8 @@ def found(model: concf.ConCF, coming: pl.DataFrame) -> float:
 # Three ways to go on: leave the model as it is, update it every day, or train it anew every day.
 
 # %%
-stale = fitted(log[:FIRST])
-updated, anew = copy(stale), stale
+stale, updated = fitted(log[:FIRST]), fitted(log[:FIRST])
+anew = stale
 figures: dict[str, list[float]] = {"left as it was": [], "updated": [], "trained anew": []}
 seconds = {"updated": 0.0, "trained anew": 0.0}
 for day, coming in enumerate(days):

@@ -26,8 +26,9 @@ print(model.recommend([alice, bob], k=3))
 # %% [markdown]
 # ## How good are they?
 #
-# `fit` held out a tenth of everyone's items to choose settings by, and another tenth to test on. The share of the test
-# items that are found in a list of 20, for each [head](../docs/glossary.md#head) and the consensus:
+# `fit` held out everyone's newest item to test on, and the one before to choose settings by; a larger log is split [by
+# time](../docs/time.md#which-split-a-log-gets). The share of the test items that are found in a list of 20, for each
+# [head](../docs/glossary.md#head) and the consensus:
 
 # %%
 tested = model.run.evaluate(at=20, metrics=["recall"])

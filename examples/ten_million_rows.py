@@ -1,12 +1,11 @@
 # %% [markdown]
 # # Scale to ten million rows
 #
-# The way of a large log: files that are never held in memory as a whole, a data set on disk, the memory that training
-# needs told before it begins, a fast budget, and lists that are written in blocks.
+# What changes with a large log: many files, a data set on disk, the memory that training needs told before it begins, a
+# fast budget, and lists that are written in blocks.
 #
 # `ROWS` is small here, so that the example runs in seconds on two cores. Set it to `10_000_000` for the full size: the
-# code is the same. What 10 and 100 million rows took is measured in [scale](../docs/scale.md), and a log of 8.7 million
-# training pairs on a GPU in [the cost of `strong`](../docs/strong.md#cost).
+# code is the same. What 10 and 100 million rows took is measured in [scale](../docs/scale.md).
 
 # %%
 import time
@@ -40,9 +39,9 @@ print(f"{ROWS:,} rows in {FILES} files, {sum(f.stat().st_size for f in home.glob
 # %% [markdown]
 # ## Prepare: streamed, and kept on disk
 #
-# The files are read batch by batch. Memory grows with the ids and the distinct pairs, not with the rows, and the data
-# set that is written is mapped into memory when it is used. On the command line: `concf prepare 'logs/*.parquet' --out
-# data/mine --protocol random`.
+# The files are read batch by batch, and of each row 8 bytes are held, and 8 more for its time. The data set that is
+# written is mapped into memory when it is used. On the command line: `concf prepare 'logs/*.parquet' --out data/mine
+# --protocol random`.
 
 # %%
 begin = time.process_time()
@@ -69,7 +68,7 @@ for name, need in needs.items():
 # %% [markdown]
 # ## Train, fast
 #
-# `--budget fast` searches less and does without the softmax voter ([budgets](../docs/training.md#budgets)).
+# `--budget fast` searches less, and its voters have half the dimensions ([budgets](../docs/training.md#budgets)).
 
 # %%
 settings = concf.choose_settings("strong", {"budget": "fast", "dimensions": 32})

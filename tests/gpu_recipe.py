@@ -29,7 +29,7 @@ from concf.models import choose_settings, train
 from concf.runs.settings import RunSettings
 from concf.strong import softmax
 from concf.strong.recipe import Recipe
-from concf.strong.reranker import TOP, Reranker, Weights
+from concf.strong.reranker import TOP, Context, Reranker, Weights
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT
 from concf.strong.students import solve_student, teach_student
@@ -129,8 +129,10 @@ def test_voters_are_the_cpu_s(dtype: torch.dtype, cells: int, monkeypatch: pytes
 
 def reranked(device: torch.device, dtype: torch.dtype) -> tuple[Reranker, Weights]:
     """Fitted on what a drawn taste holds out."""
+    voters = voters_on(device, dtype)
+    context = Context.of(log(), [each.factors for each in voters if each.factors is not None], device)
     reranker = Reranker(
-        log(), everyone(device), voters_on(device, dtype), [1.0, 0.7, 0.4], length=50, top_k=TOP_K, temperature=8.0
+        log(), everyone(device), voters, [1.0, 0.7, 0.4], length=50, top_k=TOP_K, temperature=8.0, context=context
     )
     liked = drawn(2, USERS, SIZE) @ drawn(3, ITEMS, SIZE).T
     held_out = (liked > liked.quantile(0.8)).to(device)

@@ -148,7 +148,7 @@ DAMAGED = {
     "newer run": (lambda folder: change_run(folder, format=9), "newer. Update concf"),
     "newer checkpoint": (lambda folder: change_checkpoint(folder, format=9), "newer. Update concf"),
     "no seed": (lambda folder: change_run(folder, data={}), "run.json: damaged"),
-    "checkpoint of another seed": (lambda folder: change_checkpoint(folder, seed=3), "the run has seed 3, not 0"),
+    "checkpoint of another seed": (lambda folder: change_checkpoint(folder, seed=3), "its seed is 3, not 0"),
     "checkpoint without a ranking": (lambda folder: change_trainer(folder, queue=[77]), "does not fit the run"),
     "unknown setting": (lambda folder: change_run(folder, settings={"volume": 11}), "volume"),
 }
@@ -175,7 +175,7 @@ def test_a_run_does_not_go_on_as_another_or_with_other_data(
     before, going_on = contents(stopped), ["train", "--resume", "--out", stopped]
     for words, message in (
         ([*going_on, "--set", "consensus.weight=0.3"], "consensus.weight = 0.005, not 0.3"),
-        ([*going_on, "--seed", "4"], "the run has seed 0, not 4"),
+        ([*going_on, "--seed", "4"], "its seed is 0, not 4"),
         ([*going_on, tmp_path / "other"], "trained on another data set"),
         (["evaluate", stopped, "--data", tmp_path / "other"], "trained on another data set"),
     ):

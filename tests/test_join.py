@@ -148,9 +148,9 @@ WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("text users", NEW.with_columns(pl.col("user_id").cast(pl.String) + "x"), {}, "text"),
     ("nothing new", OLD[-5:], {}, "nothing new"),
     ("ms", NEW.with_columns(pl.col("timestamp") * 1000), {}, "another unit"),
-    ("late date", NEW, {"drop_before": "2030-01-01"}, "as new as that"),
+    ("late date", NEW, {"drop_before": "2030-01-01"}, "later than all of"),
     ("no date", NEW, {"drop_before": "2024-13-01"}, "expected a date such as"),
-    ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "as new as that"),
+    ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "later than all of"),
     ("rare", NEW.with_columns(pl.col("item_id") + 1000), {"min_item": 99}, "Lower min_item="),
 ]
 

@@ -21,10 +21,7 @@ from concf.consensus import voters
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
 from concf.evaluation.scorers import Factors
 from concf.strong import features, reranker
-from concf.strong.reranker import (
-    FOLDS,
-    Reranker,
-)
+from concf.strong.reranker import FOLDS, Context, Reranker
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -84,7 +81,9 @@ def voters_of(users: Sequence[int], k: int = TOP_K, dtype: torch.dtype = torch.f
 
 def reranker_of(users: Sequence[int] = EVERYONE, length: int = ITEMS, dtype: torch.dtype = torch.float64) -> Reranker:
     found = voters_of(users, dtype=dtype)
-    return Reranker(case().train, torch.tensor(users), found, WEIGHTS, length=length, **VOTED)
+    factors = [voter.factors for voter in found if voter.factors is not None]
+    context = Context.of(case().train, factors, torch.device("cpu"))
+    return Reranker(case().train, torch.tensor(users), found, WEIGHTS, length=length, context=context, **VOTED)
 
 
 @cache

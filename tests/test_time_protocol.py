@@ -127,7 +127,7 @@ def test_windows_by_duration_and_date(unit: int) -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"test": "28x"}, "28d"), ({"test_from": "2999-01-01"}, "newest is of"), ({"test_from": "soon"}, "2024-01-31"),
+    ({"test": "28x"}, "28d"), ({"test_from": "2999-01-01"}, "newest time is"), ({"test_from": "soon"}, "2024-01-31"),
     ({"test_from": START + 20 * DAY, "valid_from": START + 22 * DAY}, "nothing lies between"),
     ({"test": 0.6, "valid": 0.5}, "leave nothing to train on"), ({"test": "90d"}, "leaves no user"),
 ])  # fmt: skip

@@ -35,7 +35,6 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 EXCEPTIONS = {"uvloop": "not on Windows, where uvicorn does not ask for it and asyncio's own loop serves"}
 WITHOUT = """| not available | where | instead |
 |---|---|---|
-| `concf serve --workers`, several processes at one port | Windows | refused; serve with one, or several behind a proxy |
 | SIGHUP, which reloads a served run | Windows | start the service again |
 | SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` goes on from the last checkpoint |
 | limits of a container or process, which count when a training is refused that cannot fit into free memory | macOS, Windows | the free memory of the machine counts alone |
@@ -243,9 +242,8 @@ Rebuilt by `make wheels`, which asks pip for each of them on each platform. This
 
 ## What a system lacks
 
-Everything is developed and tested on Linux x86_64. The workflows run the suite on the others; until they have done so,
-a test on Linux that takes all of this away stands for them. What differs is decided in `src/concf/runtime/system.py` or
-in the one function that needs it:
+concf is developed and tested on Linux x86_64. The workflows run the suite on the others, and a test on Linux takes away
+what they lack:
 
 {WITHOUT}
 ## Exceptions

@@ -10,15 +10,15 @@ from typing import Any
 
 _on_the_command_line: ContextVar[bool] = ContextVar("_on_the_command_line", default=False)
 
-FLAGS = {"bad_times": "drop-bad-times"}  # options whose flag on the command line says the value too
+FLAGS = {"bad_times": "drop-bad-times"}  # options whose command-line flag includes the value
 
 
 class ConcfWarning(UserWarning):
-    """Something that the user should know of; the command line prints it as a note."""
+    """Warning for the user, which the command line prints as a note."""
 
 
 class ConcfError(Exception):
-    """An error that the user can fix; the command line prints only the message and exits with code 2."""
+    """Error that the user can fix; the command line prints only the message and exits with code 2."""
 
 
 class DataError(ConcfError):
@@ -48,7 +48,7 @@ def note(message: str) -> None:
 
 
 def option(name: str, value: object = None) -> str:
-    """An option, or one with its value, in messages: `min_item=` in Python, `--min-item` on the command line."""
+    """Name an option, alone or with its value: `min_item=` in Python, `--min-item` on the command line."""
     if not _on_the_command_line.get():
         return f"{name}=" if value is None else f"{name}={value!r}"
     flag = FLAGS.get(name, name.replace("_", "-"))

@@ -28,7 +28,7 @@ from concf.strong.train import train_strong
 MODELS: dict[str, type[RunSettings]] = {each.kind: each for each in (StrongSettings, ReferenceSettings)}
 PRESETS: dict[str, RunSettings] = ReferenceSettings.presets | StrongSettings.presets
 OPTIONS = {"budget": "budget (--budget)", "refit": "refit (--final)"}  # settings with an option of their own
-DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # where none is named, and where one objective is trained alone
+DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # presets by default, and for one objective alone
 
 
 def train(
@@ -54,9 +54,9 @@ def train(
     watch:    called with the record of every epoch or stage; one function or several
     """
     if resume and out is None:
-        raise ConfigError("to resume, say `out`: the folder of the run")
+        raise ConfigError("to resume, set out= to the folder of the run")
     if isinstance(settings, RunSettings) and preset is not None:
-        raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
+        raise ConfigError(f"preset {preset!r} and all the settings were given. Leave one of them out")
     folder = None if out is None else RunFolder(out)
     if not isinstance(settings, RunSettings):
         before = run_settings(folder) if resume and folder is not None and preset is None else preset
@@ -67,7 +67,7 @@ def train(
 def train_job(
     data: Split, settings: RunSettings, job: Job, seed: int | None = None, device: str | torch.device | None = None
 ) -> Run:
-    """Train a model under the circumstances of a job. seed, device: by default those of a run that is resumed"""
+    """Train a model as a job says. seed, device: by default those of a resumed run"""
     if not isinstance(data, Split):
         raise ConfigError(f"expected a Split, found {type(data).__name__}. concf.prepare(log) makes one")
     before = job.folder.description() if job.resume and job.folder is not None else {}
@@ -86,7 +86,7 @@ def load_run(
 ) -> StrongRun | ReferenceRun:
     """Load the run in a folder, each head and consensus at its best; no GPU is needed, wherever it was trained.
 
-    data: the data set that it was trained on, or its folder; None: from where it was then
+    data: the data set that it was trained on, or its folder; None: at its place when the run was trained
     """
     home = RunFolder(folder)
     chosen, description = run_settings(home), home.description()
@@ -109,7 +109,7 @@ def run_settings(folder: RunFolder) -> RunSettings:
     try:
         return MODELS[description["model"]].model_validate(description["settings"])
     except KeyError:
-        raise DataError(f"{path}: damaged: no model is called {description['model']!r}. Bring back a copy") from None
+        raise DataError(f"{path}: damaged: no model is called {description['model']!r}. Restore a copy") from None
     except ValidationError as error:
         unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
         raise DataError(f"{path}: settings that this concf refuses: {unknown}") from None
@@ -123,9 +123,10 @@ def choose_settings(
     words: Iterable[str] = (),
     single: str | None = None,
 ) -> RunSettings:
-    """A preset or settings, over it a TOML file, nested `changes`, words as `consensus.weight=0`, one head alone.
+    """Return a preset or settings with changes: a TOML file, then nested `changes`, then words as `consensus.weight=0`.
 
-    A file may name its preset: `preset = "reference"`. Where none is named, it is strong; for one head alone reference.
+    single: an objective that is trained alone. A file may name its preset: `preset = "reference"`. If none is named, it
+    is strong, or with `single` reference.
     """
     layer = read_toml(Path(file)) if file else {}
     over = layer.pop("preset", None)

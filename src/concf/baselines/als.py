@@ -36,8 +36,8 @@ CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # numbers in memory per block of rows; 
 LONGER, MORE = 1.2, 3  # a block's longest row has at most LONGER times the pairs of its shortest, or MORE more
 SHORT = 32  # on a CPU, a fit does not solve rows with more pairs exactly ...
 STEPS = 4  # ... but improves them by so many steps of conjugate gradients
-SINGLE, VECTOR = 1 << 18, 9000  # multiplications by one thread in numpy, of two matrices or of one with a vector ...
-FEWEST_ROWS = 16  # ... that has so many rows at least
+SINGLE, VECTOR = 1 << 18, 9000  # multiplications that BLAS does on one thread: of two matrices, and with a vector
+FEWEST_ROWS = 16  # fewest rows of a piece of a matrix; PyTorch multiplies where pieces would have fewer
 TINY = 1e-37  # positive in single precision
 START = 0.1  # length of an item's vector at the start
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -103,11 +103,11 @@ class Basis(NamedTuple):
     @classmethod
     def of(cls, fixed: Tensor) -> Basis:
         """Rotate vectors [columns, d] into the eigenbasis of their Gram matrix."""
-        grams = in_blocks(lambda some: fixed[some].T @ fixed[some], blocks_of(len(fixed), fixed.device), fixed.device)
+        grams = in_blocks(lambda rows: fixed[rows].T @ fixed[rows], blocks_of(len(fixed), fixed.device), fixed.device)
         values, basis = torch.linalg.eigh(sum(grams, fixed.new_zeros(fixed.shape[1], fixed.shape[1])).double())
         basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()  # makes signs unique
         vectors, rotated = basis.to(fixed), fixed.new_zeros(len(fixed) + 1, fixed.shape[1])
-        each_block(lambda some: torch.mm(fixed[some], vectors, out=rotated[some]), len(fixed), fixed.device)
+        each_block(lambda rows: torch.mm(fixed[rows], vectors, out=rotated[rows]), len(fixed), fixed.device)
         return cls(rotated, values.clamp(min=0).to(fixed), vectors)
 
 
@@ -223,9 +223,7 @@ class ALS:
             user = everyone[self.own].clone() if self.group.several else everyone
         return user, item
 
-    def fit_users(
-        self, start: tuple[Tensor, Tensor], unobserved: float, penalty: float
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def fit_users(self, start: tuple[Tensor, Tensor], unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
         """([users, d], [items, d]) vectors of a fit after another half of a sweep, over users."""
         return self.users.solve(start[1], unobserved, self.penalties(unobserved, penalty)[0], start[0])
 
@@ -300,10 +298,10 @@ def _products(left: Array, right: Array) -> Any:
         return np.matmul(left, right)
     if size < FEWEST_ROWS:
         return torch.bmm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
-    found = np.empty((*left.shape[:2], right.shape[2]), left.dtype)
+    product = np.empty((*left.shape[:2], right.shape[2]), left.dtype)
     for begin in range(0, rows, size):
-        np.matmul(left[:, begin : begin + size], right, out=found[:, begin : begin + size])
-    return found
+        np.matmul(left[:, begin : begin + size], right, out=product[:, begin : begin + size])
+    return product
 
 
 def _sums(weight: Array, rows: Array) -> Any:

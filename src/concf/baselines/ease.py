@@ -18,12 +18,12 @@ from concf.evaluation.scorers import ScoreFunction
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import Settings
 
-BLOCK = 1024  # items that go through together
+BLOCK = 1024  # items of a block
 
 
 @dataclass(frozen=True)
 class Fitted(ScoreFunction):
-    """Scores of the training users; folded: of histories [n, items]."""
+    """Scores of the training users. folded: histories [n, items] -> scores"""
 
     folded: Callable[[csr_array], ScoreFunction]
 
@@ -47,20 +47,20 @@ class EASE(Settings):
         return solve(train, torch.device(device))
 
     def fold_in(self, fitted: Fitted, histories: csr_array) -> ScoreFunction:
-        """x B, of histories x [n, items]."""
+        """Scores x B of histories x [n, items]."""
         return fitted.folded(histories)
 
     def _by_items(self, train: csr_array, device: torch.device) -> Fitted:
-        """One inverse of items x items."""
+        """Solve by the inverse of the Gram matrix of items."""
         inverse = _inverse(train.T @ train, self.regularisation, device)
         folded = partial(regression, (-inverse / inverse.diagonal()).float().fill_diagonal_(0.0))
         return Fitted(folded(train).function, folded)
 
     def _by_users(self, train: csr_array, device: torch.device) -> Fitted:
-        """One inverse G of users x users. P_jj = (1 - x_j' G x_j) / lambda with x_j the users of item j.
+        """Solve by the inverse G of the Gram matrix of users.
 
-        (X B)_uj = -(G X)_uj / P_jj + X_uj: the last term undoes the diagonal of -P / diag P, which is -1. Of another
-        history, x P = (x - x X' G X) / lambda.
+        P_jj = (1 - x_j' G x_j) / lambda with x_j the users of item j, and (X B)_uj = -(G X)_uj / P_jj + X_uj: the last
+        term undoes the diagonal of -P / diag P, which is -1. For a new history, x P = (x - x X' G X) / lambda.
         """
         inverse = _inverse(train @ train.T, self.regularisation, device)
         columns = train.astype(np.float64).tocsc()
@@ -86,7 +86,7 @@ class EASE(Settings):
 
 
 def regression(weights: Tensor, histories: csr_array) -> ScoreFunction:
-    """x B, for histories x [n, items] and item-to-item weights B [items, items]."""
+    """Scores x B of histories x [n, items], for item-to-item weights B [items, items]."""
     return ScoreFunction(lambda users: _times(weights.T, histories[users].T.tocsr()).T)
 
 

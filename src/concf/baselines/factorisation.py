@@ -20,13 +20,13 @@ class Popularity(Settings):
     """score(u, i) = the number of training users of item i, or the sum of their weights."""
 
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
-        """Count. train: [users, items]."""
+        """Count the users of each item. train: [users, items]."""
         n_users, n_items = train.shape
         counts = np.bincount(train.indices, train.data, n_items).astype(np.float32)
         return Factors(torch.zeros(n_users, 1), torch.zeros(n_items, 1), torch.from_numpy(counts))
 
     def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
-        """The same for histories [n, items]."""
+        """Popularity for new users with histories [n, items]."""
         return Factors(torch.zeros(histories.shape[0], 1), fitted.item, fitted.bias)
 
 
@@ -36,7 +36,7 @@ class PureSVD(Settings):
     factors: int = Field(64, ge=1)
 
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
-        """score(u, i) = <U_u S, V_i>. train: [users, items]."""
+        """Factorise: score(u, i) = <U_u S, V_i>. train: [users, items]."""
         from scipy.sparse.linalg import svds
 
         rank = min(self.factors, min(train.shape) - 1)
@@ -45,7 +45,7 @@ class PureSVD(Settings):
         return Factors.of((left * values).astype(np.float32), right.T.astype(np.float32).copy())
 
     def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
-        """x V, as X V = U S, of histories x [n, items]."""
+        """User vectors x V of histories x [n, items], as X V = U S."""
         return Factors.of(histories @ fitted.item.numpy(), fitted.item)
 
 
@@ -58,7 +58,7 @@ class IALS(Settings):
     iterations: int = Field(15, ge=1)
 
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
-        """Alternate. train: [users, items]."""
+        """Fit both sides in turn. train: [users, items]."""
         try:
             from implicit.als import AlternatingLeastSquares
             from threadpoolctl import threadpool_limits
@@ -73,7 +73,7 @@ class IALS(Settings):
         return Factors.of(model.user_factors, model.item_factors)
 
     def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
-        """(Y'Y + Y_u'(C_u - 1) Y_u + regularisation)^-1 Y_u' C_u 1 with C = alpha w, for histories w [n, items]."""
+        """x_u = (Y'Y + Y_u'(C_u - 1) Y_u + regularisation)^-1 Y_u' C_u 1, C = alpha w, for histories w [n, items]."""
         item = fitted.item.double()
         gram = item.T @ item + self.regularisation * torch.eye(item.shape[1], dtype=item.dtype)
         user = torch.zeros(histories.shape[0], item.shape[1], dtype=item.dtype)
@@ -98,7 +98,7 @@ class ALS(Settings):
     def fit(
         self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, item: Tensor | None = None
     ) -> Factors:
-        """Alternate, on a CPU or a GPU. train: [users, items]; item: [items, d] initial vectors by another fit."""
+        """Fit both sides in turn, on a CPU or a GPU. train: [users, items]; item: [items, d] vectors to start from."""
         model = als.ALS(als.Pairs.observed(train, torch.device(device)), train.shape, self.factors)
         start = model.start(seed)
         if item is not None:  # the last of its dimensions are the largest
@@ -107,7 +107,7 @@ class ALS(Settings):
         return Factors(*model.fit(start, self.unobserved, self.penalty, self.sweeps))
 
     def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
-        """Half a sweep more, for histories [n, items]."""
+        """Solve for the users with histories [n, items], the item vectors fixed."""
         pairs = als.Pairs.observed(histories, fitted.item.device)
         user = als.UserSolver(fitted.item, self.unobserved, self.penalty)(pairs, histories.shape[0])
         return Factors(user, fitted.item)

@@ -53,7 +53,7 @@ class ItemKNN(Settings):
         return Neighbours(by_user.float(), nearest(by_item, by_user, self.neighbours, cosine).T)
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
-        """The same neighbours, for histories [n, items]."""
+        """Score new users with histories [n, items] by the fitted neighbours."""
         return Neighbours(Rows.of(histories, fitted.into.ends.device).float(), fitted.into)
 
 
@@ -83,7 +83,7 @@ class RP3beta(Settings):
         return Neighbours(walks.from_user.float(), nearest(by_item, by_user, self.neighbours, into, group).T)
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
-        """The same neighbours, for histories [n, items]."""
+        """Score new users with histories [n, items] by the fitted neighbours."""
         rows = Rows.of(histories, fitted.into.ends.device)
         user = torch.repeat_interleave(rows.ends.diff())
         share = rows.values / torch.bincount(user, rows.values)[user]
@@ -115,7 +115,7 @@ class Walks:
             return torch.from_numpy((from_user.matrix[users.numpy()] @ from_item.matrix @ from_user.matrix).toarray())
         count = from_user.ends[users + 1] - from_user.ends[users]
         column = torch.repeat_interleave(torch.arange(len(users), device=users.device), count)
-        at = _runs(from_user.ends[users], count)
+        at = runs(from_user.ends[users], count)
         start = from_user.values.new_zeros(from_user.width, len(users))
         start[from_user.columns[at].long(), column] = from_user.values[at]
         reached: Tensor = from_user.T.tensor @ (from_item.T.tensor @ start)
@@ -153,7 +153,7 @@ class UserKNN(Settings):
         return NearestUsers(users, Rows.of(held_back, device).float(), by_item)
 
     def fold_in(self, fitted: NearestUsers, histories: csr_array) -> Neighbours:
-        """The training users that are nearest to histories [n, items], a user with the same history among them."""
+        """Score histories [n, items] by their nearest training users, of whom one may have the same history."""
         by_item = fitted.by_item
         together = (histories @ diags_array(degrees(by_item)[0] ** -0.5) @ by_item).tocsr()
         row = np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
@@ -170,7 +170,7 @@ class UserKNN(Settings):
 
 @dataclass(frozen=True)
 class Rows:
-    """A sparse matrix, row by row. ends: [n + 1] int64; columns: [nnz] int32; values: [nnz]; width: columns in all."""
+    """Sparse matrix (CSR). ends: [n + 1] int64 row offsets; columns: [nnz] int32; values: [nnz]; width: columns."""
 
     ends: Tensor
     columns: Tensor
@@ -185,7 +185,7 @@ class Rows:
         return cls(ends, columns, torch.from_numpy(matrix.data).double(), matrix.shape[1]).to(device)
 
     def to(self, device: str | torch.device) -> Rows:
-        """The same on another device."""
+        """Move to a device."""
         return Rows(self.ends.to(device), self.columns.to(device), self.values.to(device), self.width)
 
     def times(self, factors: Tensor) -> Rows:
@@ -193,7 +193,7 @@ class Rows:
         return Rows(self.ends, self.columns, self.values * factors, self.width)
 
     def float(self) -> Rows:
-        """In single precision."""
+        """Convert the values to float32."""
         return Rows(self.ends, self.columns, self.values.float(), self.width)
 
     @cached_property
@@ -243,7 +243,7 @@ class Neighbours(BlockScorer):
     into: Rows
 
     def to(self, device: str | torch.device) -> Neighbours:
-        """The same on another device."""
+        """Move to a device."""
         return replace(self, profile=self.profile.to(device), into=self.into.to(device))
 
     def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
@@ -276,7 +276,7 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
     """Scatter-add all terms of the product into `out`, in chunks."""
     out.zero_()
     count = left.ends[rows + 1] - left.ends[rows]
-    cell = _runs(left.ends[rows], count)  # of left, row by row
+    cell = runs(left.ends[rows], count)  # of left, row by row
     begin = torch.repeat_interleave(torch.arange(len(rows), device=rows.device) * right.width, count)
     column = left.columns[cell].long()
     terms = right.ends[column + 1] - right.ends[column]
@@ -285,7 +285,7 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
     pieces = torch.searchsorted(total, steps, right=True).tolist()
     for first, end in zip([0, *pieces], pieces, strict=False):
         some = slice(first, end)
-        at = _runs(right.ends[column[some]], terms[some])
+        at = runs(right.ends[column[some]], terms[some])
         place = torch.repeat_interleave(begin[some], terms[some], output_size=len(at)).add_(right.columns[at])
         weight = torch.repeat_interleave(left.values[cell[some]], terms[some], output_size=len(at))
         out.view(-1).index_add_(0, place, weight.mul_(right.values[at]))
@@ -302,7 +302,6 @@ def nearest(left: Rows, right: Rows, k: int, similarity: Similarity, group: Proc
     keys_of, size, threads = _dense_keys, max(1, GPU_CELLS // n_items), 1
     if device.type == "cpu":
         keys_of, size, threads = _sparse_keys, CPU_ROWS, n_threads()
-
     group = group if group.size <= n_items else ALONE
     own = group.share(n_items)
 
@@ -331,7 +330,7 @@ def _sparse_keys(left: Rows, items: Tensor, right: Rows, k: int, similarity: Sim
 
 
 def _dense_keys(left: Rows, items: Tensor, right: Rows, k: int, similarity: Similarity) -> tuple[Tensor, Tensor]:
-    """The same by a dense block, which is fastest on a GPU."""
+    """Search a dense block, which is fastest on a GPU. Returns what `_sparse_keys` does."""
     column = torch.arange(right.width, device=items.device)
     keys = _keys(product(left, items, right), items[:, None], column, similarity)
     best = keys.topk(min(k, right.width), sorted=False).values
@@ -353,8 +352,8 @@ def _ends(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-def _runs(first: Tensor, count: Tensor) -> Tensor:
-    """first_0, first_0 + 1, ... (count_0 of them), first_1, ..."""
+def runs(first: Tensor, count: Tensor) -> Tensor:
+    """Concatenate the ranges first_0, first_0 + 1, ... (count_0 numbers), first_1, ..."""
     before = count.cumsum(0) - count
     run = torch.repeat_interleave(first - before, count)
     return run + torch.arange(len(run), device=run.device)

@@ -99,7 +99,7 @@ class SLIST(Settings):
     def fit(
         self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array,  # noqa: ARG002
     ) -> Fitted:  # fmt: skip
-        """Solve. train, times: [users, items]."""
+        """Solve for B. train, times: [users, items]."""
         log = Sequences.of(train, times)
         system, targets = self.grams(log, train.data[log.cell], train.shape[1], torch.device(device))
         system.diagonal().add_(self.regularisation)
@@ -110,7 +110,7 @@ class SLIST(Settings):
         return Fitted(regression(weights, faded(train, times, self.memory)).function, partial(regression, weights))
 
     def fold_in(self, fitted: Fitted, histories: csr_array, times: csr_array | None = None) -> ScoreFunction:
-        """x B, of histories [n, items] and their times; None: each is one set."""
+        """Scores x B of histories [n, items]. times: [n, items]; None: each history is one set."""
         return fitted.folded(faded(histories, times, self.memory))
 
     def grams(
@@ -203,7 +203,7 @@ class SequenceALS(ALS):
         return Sequenced(history @ mapped, item, map=mapped)
 
     def fold_in(self, fitted: Factors, histories: csr_array, times: csr_array | None = None) -> Factors:
-        """Of histories [n, items] and their times; None: each is one set."""
+        """User vectors p M of histories [n, items]. times: [n, items]; None: each history is one set."""
         mapped = fitted.map if isinstance(fitted, Sequenced) else None
         if mapped is None:
             return super().fold_in(fitted, histories)

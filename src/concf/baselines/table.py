@@ -36,18 +36,16 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class Vote:
-    """How a baseline votes in the model strong; a timed one votes only where a log is split by time.
+    """Settings with which a baseline votes in the model strong; a timed one votes only where a log is split by time.
 
-    Beside `fit`, which then also takes `group=` unless it is timed, it has `fold_in`.
+    A voter also needs `fold_in(fitted, histories)`, which scores histories [n, items] of new users as `fit` does those
+    of the log; in a timed voter it also takes `times=`, [n, items]. In all others `fit` also takes `group=`.
 
-    `fold_in(fitted, histories)` scores histories [n, items] of new users, as `fit` does those of the log; that of a
-    timed one also takes `times=`, [n, items].
-
-    grid:   values of its settings that are searched, on validation
-    fixed:  settings that are not
+    grid:   settings that are searched on validation, and their values
+    fixed:  settings that are not searched
     budget: the smallest budget with this voter
-    most:   (on a CPU, on a GPU) the most users or items, whichever are fewer, of a log on which it pays
-    items:  whether that bound is of the items alone
+    most:   (on a CPU, on a GPU) largest log on which it pays, by the smaller of the numbers of users and items
+    items:  whether `most` bounds the number of items alone
     """
 
     grid: Mapping[str, tuple[float, ...]]
@@ -59,7 +57,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A baseline, and the values tried for its settings.
+    """Baseline, and the values tried for its settings.
 
     library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `search`
     vote: how it votes; None: it is only compared
@@ -77,21 +75,21 @@ class Candidate:
         return bool(getattr(self.make, "timed", False))
 
     def refuse_if_absent(self) -> None:
-        """Say at once, not after an hour of tuning, that a library is missing."""
+        """Raise if its library is missing: at once, not after an hour of tuning."""
         if self.library is not None and not find_spec(self.library):
             raise MissingExtraError(self.library, "baselines", f"the baseline {self.make.__name__}")
 
     def at(self, point: Sequence[int]) -> Baseline:
-        """The baseline at a point of the grid, given by the position of each value."""
+        """Return the baseline at a point of the grid, given by the position of each value."""
         baseline: Baseline = self.make(**self.values(point))
         return baseline
 
     def values(self, point: Sequence[int]) -> dict[str, Any]:
-        """The settings at a point of the grid."""
+        """Return the settings at a point of the grid."""
         return {name: self.grid[name][at] for name, at in zip(self.grid, point, strict=True)}
 
     def settings(self) -> Iterator[Baseline]:
-        """Those of every point of the grid."""
+        """Yield the baseline at every point of the grid."""
         return map(self.at, product(*(range(len(values)) for values in self.grid.values())))
 
 
@@ -171,7 +169,7 @@ BASELINES = {
 
 
 def candidate(name: str) -> Candidate:
-    """The baseline of that name."""
+    """Return the baseline of a name."""
     if name not in BASELINES:
         raise ConfigError(f"unknown model {name!r}; choose from {', '.join(BASELINES)}")
     return BASELINES[name]
@@ -193,5 +191,5 @@ def begins_with_als(name: str) -> bool:
 
 
 def voter(name: str, settings: Mapping[str, float]) -> Any:
-    """A voter at searched settings, ready to be fitted."""
+    """Return a voter with searched settings, ready to be fitted."""
     return BASELINES[name].make(**voters()[name].fixed, **settings)

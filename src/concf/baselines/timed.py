@@ -60,14 +60,14 @@ class RecentPopularity(Popularity):
     def fit(  # type: ignore[override]
         self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array
     ) -> Factors:
-        """Count. train, times: [users, items]."""
+        """Count the newest pairs of each item. train, times: [users, items]."""
         age = ages(train, times)
         oldest = np.sort(age)[: ceil(self.share * len(age))].max(initial=0.0)
         recent = csr_array((train.data * (age <= oldest), train.indices, train.indptr), shape=train.shape)
         return super().fit(recent, seed, device)
 
     def fold_in(self, fitted: Factors, histories: csr_array, times: csr_array | None = None) -> Factors:  # noqa: ARG002
-        """The same for histories [n, items]."""
+        """Recent popularity for new users with histories [n, items]."""
         return super().fold_in(fitted, histories)
 
 
@@ -80,7 +80,7 @@ class Decayed(Settings):
     def fit(
         self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array, **more: Any
     ) -> Any:
-        """Weigh the pairs, and fit. train, times: [users, items]; more: of the baseline"""
+        """Weigh the pairs, and fit. train, times: [users, items]; more: further arguments of the baseline's `fit`"""
         return super().fit(decayed(train, times, self.half_life), seed, device, **more)  # type: ignore[misc]
 
 
@@ -111,7 +111,7 @@ class DecayedALS(Decayed, ALS):
         return replace(fitted, user=self.fold_in(fitted, train, times).user)
 
     def fold_in(self, fitted: Factors, histories: csr_array, times: csr_array | None = None) -> Factors:
-        """Half a sweep more, for histories [n, items] with times; None: all of now."""
+        """Solve for users with histories [n, items], the items fixed. times: [n, items]; None: all pairs are new."""
         assert isinstance(fitted, AgedFactors)
         weight = histories.data * np.float32(fitted.newest)
         if times is not None and self.half_life is not None:

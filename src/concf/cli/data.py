@@ -117,9 +117,9 @@ def data_statistics(
     if as_json:
         typer.echo(json.dumps({"source": origin, "statistics": rows, "columns": columns, "time_range": times} | report))
         return
-    figures = ("users", "items", "interactions", "events")
-    table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
-    print_table([*figures, "density", "filter"], table, title=f"{origin['name']}{title}")
+    counted = ("users", "items", "interactions", "events")
+    table = [[*(f"{row[name]:,}" for name in counted), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
+    print_table([*counted, "density", "filter"], table, title=f"{origin['name']}{title}")
     print_values({name: counts[name] for name in PARTS if name in counts})
     words = {"columns": ", ".join(f"{role} = {column}" for role, column in columns.items())}
     print_values({name: text for name, text in (words | {"time_range": " to ".join(times)}).items() if text})

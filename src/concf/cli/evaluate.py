@@ -46,17 +46,17 @@ def evaluate(
             raise ConfigError("--at, --on, --data and --catalogue are for a run. With --cuts: --metrics recall@50")
         from concf.comparison import rolling
 
-        found = rolling.evaluate_rolling(
+        measured = rolling.evaluate_rolling(
             str(folder), names(models or "concf:strong"), cuts=cuts, update=update,
             metrics=names(metrics or "") or rolling.METRICS, log=results, **log,
         )  # fmt: skip
         if plot is not None:
-            found.plot(plot)
+            measured.plot(plot)
         if as_json:
-            typer.echo(json.dumps(found.as_dict()))
+            typer.echo(json.dumps(measured.as_dict()))
             return
-        print_windows(found.windows, ["from", "to"], f"{folder}: test windows")
-        print_table(*found.rows(), title="Mean ± standard deviation over the windows, of warm users and of everyone")
+        print_windows(measured.windows, ["from", "to"], f"{folder}: test windows")
+        print_table(*measured.rows(), title="Mean ± standard deviation over the windows, of warm users and of everyone")
         return
     if models is not None or results is not None or plot is not None or update:
         raise ConfigError("--models, --results, --plot and --update are for rolling cuts. Set --cuts")

@@ -16,7 +16,7 @@ DATA, SPLIT = "Data", "Split"  # panels of the help page
 
 
 class Option(NamedTuple):
-    """An option: its type, help, panel of the help page, and its flag if that is not its name."""
+    """Option: its type, help, panel of the help page, and its flag if that is not its name."""
 
     kind: Any
     help: str
@@ -62,7 +62,7 @@ def reads_a_log(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options to a command, which gets those that the user set as its argument `log`, a dictionary.
 
-    names: the options; moved: whether the others are refused with a hint at `concf prepare`, and not just unknown
+    names: the options; moved: whether other options are refused with a hint at `concf prepare`
     defaults: shown on the help page as the default of an option
     """
     defaults = {"format": "auto", "counts": "distinct"} | defaults

@@ -52,7 +52,7 @@ def serve(
     from concf.service.pool import Limits, Service
 
     if catalogue is None and (catalogue_item or catalogue_title or new_items):
-        raise ConfigError("--catalogue-item, -title and --new-items are of a file; give --catalogue too")
+        raise ConfigError("--catalogue-item, --catalogue-title and --new-items need a file. Set --catalogue too")
     for name in allow_host or ():
         if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|[\da-fA-F:.]+", name):
             raise ConfigError(f"--allow-host {name}: expected a name without port, such as recs.example.com, or *")

@@ -17,7 +17,7 @@ from concf.comparison.measure import Fit, Measurements, Task
 from concf.comparison.models import Grid, Model, check_metric, named_models, with_grid
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
-from concf.errors import ConfigError, note
+from concf.errors import ConfigError, note, option
 from concf.evaluation.evaluate import at_lengths
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import holm, paired_t
@@ -29,12 +29,12 @@ Point = tuple[int, ...]  # position of each setting's value in its row of the gr
 Search = Generator[list[Point], list[float], tuple[Point, float]]  # points to measure -> their scores; then the best
 
 METRICS = ("recall@50", "ndcg@50", "recall@20", "ndcg@20")
-EVERY_POINT = 60  # size of a built-in grid up to which all points are measured
+EVERY_POINT = 60  # most points of a built-in grid that is measured whole
 
 
 @dataclass
 class Entrant:
-    """One model of a comparison."""
+    """Model of a comparison, with its chosen settings and test metrics."""
 
     name: str
     settings: dict[str, Any]  # chosen on the first split's validation part
@@ -81,7 +81,7 @@ class Comparison:
         return [None, *(holm([paired_t(first, other) for other in others]) if others else [])]
 
     def as_dict(self) -> dict[str, Any]:
-        """Content of the tables, and the metrics of every split."""
+        """Return the content of the tables, and the metrics of every split."""
         p = {metric: self.p_values(metric) for metric in self.metrics}
         return {
             "source": self.source, "protocol": self.protocol, "seeds": self.seeds,
@@ -148,7 +148,7 @@ def compare(
     if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
         splits += [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
     if len({split.hash for split in splits}) < seeds:  # equal splits are no evidence
-        raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; compare with seeds 1")
+        raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; choose {option('seeds', 1)}")
     data.note_if_few()
     by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
     fit = Fit(by_seed, tuple(names), keep_users=seeds == 1)
@@ -164,8 +164,8 @@ def compare(
 def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -> list[Entrant]:
     """Search all grids on validation, then measure the chosen settings on test.
 
-    All searches advance together, a round at a time. Models without a choice are tested in the first round: what one
-    training yields is measured at once.
+    All searches advance together, a round at a time. Models without a choice are tested in the first round, so that all
+    models of one training are measured at once.
     """
     fit, seeds = measurements.fit, list(measurements.fit.splits)
     searches, tests = {}, list[Task]()
@@ -179,9 +179,9 @@ def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -
     while points:
         tasks = {name: [(name, candidates[name].at(at), seeds[0], "valid") for at in points[name]] for name in points}
         measurements.measure([*chain(*tasks.values()), *tests])
-        for name, found in tasks.items():
+        for name, row in tasks.items():
             try:
-                points[name] = searches[name].send([measurements.get(*each)["mean"][fit.tune_on] for each in found])
+                points[name] = searches[name].send([measurements.get(*task)["mean"][fit.tune_on] for task in row])
             except StopIteration as end:
                 chosen[name] = end.value
                 del points[name]
@@ -242,7 +242,7 @@ def at_edges(grid: Mapping[str, Sequence[Any]], point: Point) -> list[str]:
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and rows: mean ± standard deviation of each metric, p against the first, seconds to fit, settings.
 
-    By time, the metric that was tuned on has a second column, of everyone: of new users and items too.
+    With a split by time, the metric that was tuned on has a second column, of everyone: new users and items too.
     """
     tuned = comparison.tuned_on
     by_time = any(entrant.everyone for entrant in comparison.entrants)

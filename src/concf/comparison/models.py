@@ -25,11 +25,11 @@ from concf.runtime.settings import Settings, flat, nested
 Grid = Mapping[str, Mapping[str, Any]]  # model -> setting -> values to try
 
 PREFIX = "concf:"
-FIXED = ("weights", "refit")  # settings of the whole comparison
+FIXED = ("weights", "refit")  # settings that a grid cannot change
 
 
 class Trained(Settings):
-    """A run of a preset that recommends by its consensus, or by the head with the best validation metric.
+    """Run of a preset that recommends by its consensus, or by the head with the best validation metric.
 
     Further names are settings that differ from the preset, such as `consensus.weight`; `single` is an objective that is
     trained alone.
@@ -64,11 +64,11 @@ class Trained(Settings):
         return train(split, self.settings(**changes), seed=split.recipe.seed)
 
     def recommender(self, run: Any, split: Split) -> Any:
-        """Scorer of the evaluated users."""
+        """Return the scorer of the evaluated users."""
         return run.recommender(self._shipped(run), split.history if split.has_new_users else None)
 
     def validation(self, run: Any, metric: str) -> float | None:
-        """Validation metric from before the refit; None if the run was validated by another one."""
+        """Return the validation metric from before the refit; None if the run was validated by another one."""
         return float(run.best[self._shipped(run)].validation) if run.metric == metric else None
 
     def _shipped(self, run: Any) -> str:

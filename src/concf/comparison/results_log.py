@@ -12,7 +12,7 @@ from concf.runtime.provenance import provenance
 
 
 class ResultsLog:
-    """A file of cells, each with the `key` of its measurement; a line cut short by a kill is skipped.
+    """File of cells, each with the `key` of its measurement; a line cut short by a kill is skipped.
 
     path: None keeps the cells in memory only
     option: the command-line option that names the file, for error messages

@@ -1,4 +1,4 @@
-"""Evaluation at rolling cuts: fit models to what lies before a cut, test them on the next window, and move on."""
+"""Evaluation at rolling cuts: fit models to the pairs before a cut, test them on the next window, and move on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Rolling:
     metrics: list[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything that was measured."""
+        """Return everything that was measured."""
         return {"windows": self.windows, "models": self.models, "metrics": self.metrics}
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
@@ -152,14 +152,14 @@ def _updated(name: str, model: Trained, splits: list[Split], metrics: list[str])
         run = model.train(split, metrics[0]) if run is None else _next(run, split)
         seconds = time.perf_counter() - begin
         for ship, recommender in ((CONSENSUS, CONSENSUS), ("head", run.best_head())):
-            found = measured.measure(run.recommender(recommender), run.data, "test")
-            cell = {"warm": found["mean"], "everyone": found["everyone"], "seconds": seconds}
-            cells.setdefault(f"{name} {ship} updated", []).append(cell)
+            cell = measured.measure(run.recommender(recommender), run.data, "test")
+            row = {"warm": cell["mean"], "everyone": cell["everyone"], "seconds": seconds}
+            cells.setdefault(f"{name} {ship} updated", []).append(row)
     return cells
 
 
 def _next(run: StrongRun, split: Split) -> StrongRun:
-    """Update a run by what is new in a later split, whose windows it takes over."""
+    """Update a run by the new pairs of a later split, whose windows it takes over."""
     log, times = split.interactions, np.asarray(split.interactions.timestamp)
     rows = times > np.asarray(run.data.interactions.timestamp).max()
     columns = {"user": log.user_ids.values[log.user[rows]], "item": log.item_ids.values[log.item[rows]]}

@@ -18,8 +18,8 @@ from torch import Tensor
 CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # names of results: by R + C, and by R alone
 NOTHING = -1  # padding at the end of a list
 STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
-CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # of a table [users, items] that is held at a time ...
-SMALLEST_BLOCK = 64  # ... but of no fewer users: each block costs hundreds of small operations
+CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # cells of a table [users, items] in memory at a time ...
+SMALLEST_BLOCK = 64  # ... and its fewest users: each block costs hundreds of small operations
 
 
 def rank_importance(rank: Tensor, temperature: float) -> Tensor:
@@ -37,10 +37,10 @@ def consensus(
     voter_weights: Sequence[float] | None = None, top_k: int = 100, temperature: float = 10.0,
     consistency_temperature: float | None = 10.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """([users, length], [users, length]) the RC- and the R-consensus; -1 where there are too few items.
+    """([users, length], [users, length]) RC-consensus and R-consensus; -1 where there are too few items.
 
-    Items by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the better
-    best rank, then to the lower item.
+    Items are sorted by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the
+    better best rank, then to the lower item.
     newest: the ranking that votes; window: the rankings over which consistency is measured, may be empty;
     voters: the heads that vote, None: all; voter_weights: of each of them, None: 1;
     top_k: K; temperature: T; consistency_temperature: T_c, or None for R in both
@@ -58,7 +58,7 @@ def consensus(
 
 
 def by_votes(items: Tensor, votes: Tensor, n_items: int, length: int) -> Tensor:
-    """[users, length] int32: the items by the sum of any votes, ties as in `consensus`; -1 where there are too few.
+    """[users, length] int32 items by the sum of their votes, ties as in `consensus`; -1 where there are too few.
 
     items: [heads, users, K], padded with -1; votes: [heads, users, K], 0 or more
     """
@@ -87,7 +87,7 @@ def blocks_of_users(n_users: int, device: torch.device, n_items: int) -> list[sl
 def _consistency(
     listed: Tensor, heads: Sequence[int], users: slice, window: Sequence[Tensor], n_items: int, temperature: float
 ) -> Tensor:
-    """[heads, b, K] C (Eq. 11) of the items listed [heads, b, K] by those heads to those users. window: of all.
+    """[heads, b, K] C (Eq. 11) of the items that these heads list [heads, b, K]. window: rankings of all users.
 
     Rankings of the window are read one by one: a copy of a long window could take most of the memory.
     """
@@ -99,7 +99,7 @@ def _consistency(
 
 
 def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Tensor:
-    """[Q, users, K] the rank of the items [users, K] in each of Q lists [users, M]; M where not listed."""
+    """[Q, users, K] ranks of the items [users, K] in each of Q lists [users, M]; M where not listed."""
     length, device = lists[0].shape[1], items.device
     table = torch.full((len(items), n_items + 1), length, dtype=torch.int32, device=device)  # the last: no item
     rank = torch.arange(length, dtype=torch.int32, device=device).expand(len(items), -1)
@@ -116,7 +116,7 @@ def _agree(
     listed: Tensor, consistency_votes: Tensor | None, voter_weights: Sequence[float] | None, n_items: int, length: int,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The consensus of a block of users. listed, consistency_votes (C, if it counts): [heads, b, K]."""
+    """RC- and R-consensus of a block of users. listed, consistency_votes (C, if it counts): [heads, b, K]."""
     heads, users, top_k = listed.shape
     rank = torch.arange(top_k, device=listed.device)
     voter_weight = torch.ones(heads, 1) if voter_weights is None else torch.tensor(voter_weights)[:, None]
@@ -131,7 +131,7 @@ def _agree(
 
 
 def _listed(listed: Tensor, n_items: int) -> tuple[Tensor, Tensor, Tensor]:
-    """[b, heads K] each: the items, which of them count, and their order by best rank, then by item."""
+    """[b, heads K] each: items, whether each counts, and the order by best rank, then by item."""
     heads, users, top_k = listed.shape
     rank = torch.arange(top_k, device=listed.device)
     items = listed.transpose(0, 1).reshape(users, -1)
@@ -146,11 +146,12 @@ def _listed(listed: Tensor, n_items: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _steps(importance: Tensor) -> Tensor:
+    """Round votes to int64 steps of 1 / STEPS."""
     return (importance * STEPS).round().long()
 
 
 def _by_total(votes: Tensor, items: Tensor, counts: Tensor, by_rank: Tensor, n_items: int, length: int) -> Tensor:
-    """[b, length] the items by the sum of their votes. votes, items, counts, by_rank: [b, heads K]."""
+    """[b, length] items by the sum of their votes. votes, items, counts, by_rank: [b, heads K]."""
     total = torch.zeros(len(items), n_items + 1, dtype=torch.int64, device=items.device).scatter_add_(1, items, votes)
     total = total.gather(1, items).masked_fill(~counts, NOTHING).gather(1, by_rank)
     total, order = total.sort(dim=1, descending=True, stable=True)

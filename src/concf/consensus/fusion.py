@@ -23,21 +23,21 @@ from concf.consensus.voters import Voter
 
 FUSIONS = ("reciprocal ranks", "Borda", "CombSUM", "CombMNZ", "weighted", "greedy")
 OFFSET = 60  # of reciprocal ranks
-ROUNDS = 20  # of greedy selection, at most
+ROUNDS = 20  # most rounds of greedy selection
 
 
 def reciprocal_ranks(ranks: Tensor, top_k: int) -> Tensor:
-    """[voters, n, C]. ranks: [voters, n, C] from 0, K where a voter does not list a candidate"""
+    """[voters, n, C] 1 / (60 + r), or 0. ranks: [voters, n, C] from 0, K where a voter does not list a candidate"""
     return (1 / (OFFSET + 1 + ranks.double())).masked_fill(ranks >= top_k, 0.0)
 
 
-def greedy_selection(measure: Callable[[Tensor], float], voters: int, rounds: int = ROUNDS) -> Tensor:
+def greedy_selection(measure: Callable[[Tensor], float], voters: int) -> Tensor:
     """[voters] how often each voter is chosen: a round adds the one that improves the metric most, until none does.
 
     measure: validation metric of an ensemble with these voter weights
     """
     chosen, best = torch.zeros(voters, dtype=torch.float64), -1.0
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         tried = [chosen + one for one in torch.eye(voters, dtype=torch.float64)]
         metrics = [measure(each) for each in tried]
         if max(metrics) <= best:
@@ -51,7 +51,7 @@ class Fusions:
     """Fusions of the lists of voters for users [n].
 
     candidates: [n, C] int32 union of the voters' lists, by best rank, then by position; -1 where there are fewer
-    ranks:      [voters, n, C] from 0, K where a voter does not list one
+    ranks:      [voters, n, C] from 0, K where a voter does not list a candidate
     scores:     [voters, n, K] of the lists, descending; lengths: [voters, n] of the lists
     """
 
@@ -67,7 +67,7 @@ class Fusions:
         )
 
     def fit(self, metrics: Sequence[float], measure: Callable[[Tensor], float], depth: int) -> dict[str, Tensor]:
-        """Fusion -> the weights [voters] that it takes from validation.
+        """Map each weighted fusion to its voter weights [voters], by validation.
 
         metrics: validation metrics of the voters; measure: validation metric of lists [n, depth]
         """
@@ -76,7 +76,7 @@ class Fusions:
         return {"weighted": torch.tensor(metrics, dtype=torch.float64), "greedy": chosen}
 
     def lists(self, weights: dict[str, Tensor], length: int) -> dict[str, Tensor]:
-        """Fusion -> its lists [n, length]."""
+        """Map each fusion to its lists [n, length]."""
         ranks, scores, ends = reciprocal_ranks(self.ranks, self.top_k), self.scores, (self.lengths - 1).clamp(min=0)
         first, last = scores[..., :1].double(), scores.gather(2, ends[..., None]).double()
         own = scores.gather(2, self.ranks.long().clamp(max=self.top_k - 1)).double()
@@ -91,7 +91,7 @@ class Fusions:
         return {name: self._first(each, length) for name, each in votes.items()}
 
     def _first(self, votes: Tensor, length: int) -> Tensor:
-        """[n, length] the candidates by their votes [voters, n, C], rounded to integers so that ties are exact."""
+        """[n, length] candidates by their votes [voters, n, C], rounded to integers so that ties are exact."""
         most = self.candidates.shape[1]
         room = 1 << most.bit_length()
         total = (votes * (STEPS / room)).round().long().sum(0).masked_fill(self.candidates < 0, -1)

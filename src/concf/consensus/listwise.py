@@ -1,4 +1,4 @@
-"""Consensus learning: the list-wise loss that a student is taught the consensus by (Eq. 13, 14)."""
+"""Consensus learning: the list-wise loss by which a student learns the consensus (Eq. 13, 14)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def listwise(scores: Tensor, length: int, weight: Tensor) -> Tensor:
         p(pi_{0:N}) = prod_{k <= N} exp s_pi(k) / sum_{i >= k} exp s_pi(i)
 
     scores: [..., b, L] in the order of the consensus, padded with -inf; the first N = `length` ranks are
-    taught, the rest (the tail) is only in the denominators. weight: [b] or [..., b]. Gives [...].
+    learned, the others are only in the denominators. weight: [b] or [..., b]. Returns [...].
     """
     negative_log: Tensor = _NegativeLogPermutation.apply(scores, length)  # type: ignore[no-untyped-call]
     return negative_log @ weight if weight.ndim == 1 else (negative_log * weight).sum(-1)

@@ -1,4 +1,4 @@
-"""Voters: the first K items of each for every user, and its further features for the re-ranker."""
+"""Voters: the first K items of each user's ranking, and further features for the re-ranker."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from concf.evaluation.scorers import Factors, Scorer
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
-CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores that are held at a time
+CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores in memory at a time
 CELLS_HELD = 16  # numbers in memory per listed item while its features are computed, about
 LISTED_FEATURES = 3  # item z-score, relative score, score
-LEAST_UNIT = 1e-12  # standard deviation of all scores; below it they say nothing
-LEAST_GAP = 0.05  # lower bound of o_i - m_i, which few users estimate badly
-LEAST_STD = 1e-3  # lower bound of d_i,
-TIMED_LEAST_STD = 0.1  # and by time, where new items have few pairs; there, statistics of items are shrunk, too:
+LEAST_UNIT = 1e-12  # standard deviation of all scores below which they carry no information
+LEAST_GAP = 0.05  # lower bound of o_i - m_i, whose estimate from few users is noisy
+LEAST_STD = 1e-3  # lower bound of d_i
+TIMED_LEAST_STD = 0.1  # the same for a split by time, where new items have few pairs and statistics are also shrunk:
 SHRINK = 5.0  # an item's d_i^2 and o_i - m_i are averaged with this many users of an average item
 Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # clipped to these
 
@@ -31,12 +31,12 @@ Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # clipped to these
 class Voter:
     """Lists and features of a voter, for n users.
 
-    lists:   [n, K] int32 the best items that each user has not used, -1 where there are fewer
+    lists:   [n, K] int32 best items that each user has not used, -1 where there are fewer
     factors: its vectors, if it has any
     listed:  [n, K, 3] for a voter without vectors: item z-score, relative score and score of each listed item (see
-             features.py), from scores divided by the standard deviation of all its scores
+             `strong/features.py`), from scores divided by the standard deviation of all its scores
     of_items: [4, items] for a voter without vectors: mean m_i and standard deviation d_i of each item's scores, and
-             o_i - m_i (see features.py), each divided by the standard deviation of all scores; and that deviation
+             o_i - m_i, each divided by the standard deviation of all scores; and that deviation
     """
 
     name: str
@@ -47,7 +47,7 @@ class Voter:
 
 
 def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: int) -> Voter:
-    """A voter that ranks by inner products. train: [users, items] pairs to leave out of the lists of users [n]."""
+    """Make a voter that ranks by inner products, for users [n]. train: [users, items] pairs that it does not list"""
     lists = rank(factors, users.cpu().numpy(), k, seen=train, device=users.device)
     return Voter(name, torch.from_numpy(lists).to(users.device), factors)
 
@@ -56,7 +56,7 @@ def by_scores(
     name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int, of_items: Tensor | None = None,
     group: ProcessGroup = ALONE, least_std: float = LEAST_STD,
 ) -> Voter:  # fmt: skip
-    """A voter without vectors: score all items once, in blocks of users, and keep the first k of each user.
+    """Make a voter without vectors: score all items in blocks of users, and keep the first k of each user.
 
     of_items: see `Voter`; None: computed over these users, on all ranks; least_std: lower bound of d_i
     """
@@ -102,7 +102,7 @@ def moments_of_lists(listed: Tensor, values: Tensor, n_items: int) -> Tensor:
 
 
 class Moments:
-    """Per-item sums. sums: [4, items] of scores, of their squares, of the scores of the item's users, of these users"""
+    """Per-item sums. sums: [4, items] of scores, of their squares, of scores of the item's users; these users"""
 
     def __init__(self, n_items: int, device: torch.device) -> None:
         self.sums = torch.zeros(4, n_items, dtype=torch.float64, device=device)
@@ -123,7 +123,7 @@ class Moments:
 def first_items(
     scorer: Scorer, train: csr_array, users: Tensor, k: int, moments: Moments | None = None
 ) -> tuple[Tensor, Tensor]:
-    """([n, k], [n, k]) the best items that users [n] have not used, -1 where there are fewer, and their scores.
+    """([n, k], [n, k]) best items that users [n] have not used, -1 where there are fewer, and their scores.
 
     moments: accumulates the scores of these users
     """
@@ -164,12 +164,12 @@ def _of_items(sums: Tensor, n_users: int, least_std: float = LEAST_STD) -> Tenso
 
 
 def usable(unit: Tensor) -> Tensor:
-    """A standard deviation that scores are divided by; 1 for a voter whose scores have vanished."""
+    """Return a standard deviation to divide scores by; 1 where all scores have vanished."""
     return unit.where(unit > LEAST_UNIT, 1.0)
 
 
 def shrunk(std: Tensor, gap: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """([items], [items]) d_i and o_i - m_i, drawn to the average item the more, the fewer users [items] an item has."""
+    """([items], [items]) d_i and o_i - m_i, shrunk to the average item, more with fewer users. count: [items] users"""
     keep = count / (count + SHRINK)
     square = std.square()
     return (keep * square + (1 - keep) * square.mean()).sqrt(), keep * gap + (1 - keep) * gap.mean()
@@ -188,6 +188,6 @@ def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequenc
 
 
 def voter_weights(validation: Sequence[float], temperature: float) -> list[float]:
-    """exp(-(1 - v / the best v) / temperature) of each voter, v its validation metric."""
+    """Weight exp(-(1 - v / max v) / temperature) of each voter, v its validation metric."""
     best = max(validation)
     return [exp((value / best - 1) / temperature) if best else 1.0 for value in validation]

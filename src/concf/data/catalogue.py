@@ -24,8 +24,8 @@ from concf.runtime.progress import working
 HOME_VARIABLE = "CONCF_DATA_HOME"
 MIRROR_VARIABLE = "CONCF_DATA_MIRROR"  # another server with the same paths, for closed networks
 PUBLIC_HOME = "https://raw.githubusercontent.com"
-ITEM_LINES, TIME_LINES = "_item_org_rank.txt", "_time_org_rank.txt"  # aligned files, see `_aligned`
-TIMEOUT = 30.0  # seconds without an answer
+ITEM_LINES, TIME_LINES = "_item_org_rank.txt", "_time_org_rank.txt"  # suffixes of aligned files, see `_aligned`
+TIMEOUT = 30.0  # most seconds without an answer
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Ids:
         return bool(self.values.dtype == np.int64)
 
     def place(self, one: Any) -> int:
-        """Return the position of an id of the same type, -1 if it is unknown."""
+        """Return the position of an id of the same type; -1: unknown."""
         at = bisect_left(self.values, one)
         return at if at < len(self) and self.values[at] == one else -1
 
@@ -90,7 +90,7 @@ class Ids:
 
     @classmethod
     def of_series(cls, values: pl.Series) -> Ids:
-        """Ids from an ascending series of integers or strings."""
+        """Make ids from an ascending series of integers or strings."""
         import polars as pl
 
         if values.dtype.is_integer():

@@ -16,12 +16,12 @@ from concf.data.ids import Ids
 from concf.errors import DataError
 from concf.runtime.settings import Settings
 
-BLOCK_ROWS = 1 << 22  # rows at a time, where an operation on all would need as much memory as the log
+BLOCK_ROWS = 1 << 22  # rows of a block in operations that would need as much memory as the log
 SIDES = ("user", "item")
 
 
 class Dislikes(NamedTuple):
-    """Pairs of known users and items that are negative feedback, not interactions."""
+    """Dislikes: pairs of known users and items that are negative feedback, not interactions."""
 
     user: NDArray[np.int32]  # [m] positions
     item: NDArray[np.int32]  # [m]
@@ -39,7 +39,7 @@ class Interactions:
     user, item: [n] int32 positions in `user_ids` and `item_ids`
     count:      [n] float64, the events of the pair (its rows, or the sum of its count column)
     timestamp:  [n] int64 or float64, the *first* time of the pair, or None if the log has no times
-    last:       [n] its last time; the same array if no pair has a later one
+    last:       [n] its last time; the array `timestamp` itself if no pair has a later one
     dislikes:   negative feedback, or None if the log has none
     """
 
@@ -76,7 +76,7 @@ class Interactions:
 
     @property
     def later(self) -> NDArray[Any] | None:
-        """[n] the last times; None if they are the first ones, or the log has none."""
+        """[n] last times; None if they equal the first ones, or the log has no times."""
         return None if self.last is self.timestamp else self.last
 
     @property
@@ -166,8 +166,8 @@ class Interactions:
 def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]]:
     """Merge logs whose ids have the same types: pairs with the sum of their counts, their first and last times.
 
-    Dislikes are merged too, except for pairs that are interactions. Returned as well: [rows of all logs, one after the
-    other] the position of each row's pair.
+    Dislikes are merged too, except for pairs that are interactions. Also returns the position of each row's pair:
+    [rows of all logs, one after the other].
     """
     users, items = (
         Ids(np.unique(np.concatenate([getattr(log, f"{side}_ids").values for log in logs]))) for side in SIDES
@@ -201,7 +201,7 @@ def _distinct(
 
 
 def _reduce(function: np.ufunc, columns: Sequence[NDArray[Any] | None], pair: NDArray[np.int64]) -> NDArray[Any] | None:
-    """[n] the least or greatest time of each pair. columns: the times of each table; None if one has none"""
+    """[n] least or greatest time of each pair; None if a table has no times. columns: times of each table"""
     times = [column for column in columns if column is not None]
     if len(times) < len(columns):
         return None
@@ -239,7 +239,7 @@ class Filter(Settings):
         return interactions if remaining.all() else interactions.keep(remaining)
 
     def remaining(self, log: Interactions, test: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """[n] the pairs that remain. test: [n] pairs that are neither counted nor removed; None: there are none"""
+        """[n] whether each pair remains. test: [n] pairs that are neither counted nor removed; None: no pair"""
         raw, counted = self.counts == "raw", np.ones(len(log), bool) if test is None else ~test
         while True:
             per_user, per_item = log.per_user(raw=raw, rows=counted), log.per_item(raw=raw, rows=counted)
@@ -252,7 +252,7 @@ class Filter(Settings):
             counted = enough
 
     def describe(self) -> str:
-        """The filter in words."""
+        """Describe the filter in words."""
         passes = "k-core" if self.core else "one pass"
         before = ", before the test part" * self.before_test
         return f"user >= {self.min_user}, item >= {self.min_item}, {self.counts} counts, {passes}{before}"

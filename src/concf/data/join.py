@@ -27,8 +27,8 @@ class Joined(NamedTuple):
     """Data set of an update."""
 
     split: Split
-    users: NDArray[np.int64]  # [users] the position that each had before, -1: it is new
-    items: NDArray[np.int64]  # [items] the same
+    users: NDArray[np.int64]  # [users] position of each in the old data set; -1: new
+    items: NDArray[np.int64]  # [items] position of each in the old data set; -1: new
     fresh: NDArray[np.bool_]  # [pairs] whether the run has not learned from a pair: it is new, or was a test pair
 
 
@@ -39,13 +39,13 @@ def join(
     """Join a log to a data set.
 
     The counts of pairs that are in both are added, and these pairs keep their part. The protocol assigns the others as
-    in the first log; by time, it assigns all pairs anew. No filter is applied again.
+    in the first log; a protocol by time assigns all pairs anew. No filter is applied again.
 
     learned:     the parts that a model was fitted to, whose pairs never become test pairs
     drop_before: a date, or a time in the log's own unit: pairs whose last event is older are forgotten, with users and
                  items left with none
     min_item:    new items with fewer users are left out
-    options:     how to read the log, where it is not read as the first one was
+    options:     how to read the log; by default as the first one
     """
     known, recipe, min_item = old.interactions, old.recipe, check_count("min_item", min_item)
     strange = options.keys() - Reading.model_fields.keys()
@@ -122,13 +122,13 @@ def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) 
 def _since(
     when: When, known: Interactions, new: Interactions, name: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """([known pairs], [new pairs]) which are not older than a date, by their last event."""
-    asked, known_times, new_times = option("drop_before", when), known.last, new.last
+    """([known pairs], [new pairs]) whether each pair's last event is not older than a date."""
+    label, known_times, new_times = option("drop_before", when), known.last, new.last
     if known_times is None or new_times is None:
-        raise ConfigError(f"{asked}: the run's log has no times, so that nothing is older")
-    since = in_unit_of(float(known_times.max()), when, asked)
+        raise ConfigError(f"{label}: the run's log has no times, so that nothing is older. Leave it out")
+    since = in_unit_of(float(known_times.max()), when, label)
     kept, recent = known_times >= since, new_times >= since
     for rows, log, times in ((recent, name, new_times), (kept, "the run's log", known_times)):
         if not rows.any():
-            raise ConfigError(f"{asked}: nothing of {log} is as new as that; its newest is of {moment(times.max())}")
+            raise ConfigError(f"{label}: later than all of {log}, whose newest time is {moment(times.max())}")
     return kept, recent

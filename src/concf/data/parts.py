@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 from concf.data.interactions import BLOCK_ROWS, Interactions
 
 TRAIN, VALID, TEST, HISTORY = 0, 1, 2, 4
-UNEVALUATED = 8  # added to the part of a held-out pair that cannot be evaluated
+UNEVALUATED = 8  # flag in the part of a held-out pair that cannot be evaluated
 PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "history": HISTORY}
 Parts = NDArray[np.uint8]
 HeldOut = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
 def origin(parts: Parts) -> Parts:
-    """[n] the part that each pair was assigned to, evaluated or not."""
+    """[n] part that each pair was assigned to, evaluated or not."""
     return np.asarray(parts & ~np.uint8(UNEVALUATED))
 
 
 def mark(parts: Parts, rows: NDArray[np.bool_]) -> Parts:
-    """[n] the parts, with the held-out pairs of the mask `rows` [n] marked as not evaluated."""
+    """[n] parts, with the held-out pairs of the mask `rows` [n] marked as not evaluated."""
     return np.where(rows & (parts != TRAIN), parts | np.uint8(UNEVALUATED), parts).astype(np.uint8)
 
 
@@ -35,7 +35,7 @@ def draw(
     user: NDArray[np.int32], eligible: NDArray[np.bool_] | None, held_out: HeldOut, seed: int,
     times: NDArray[np.float64] | None = None,
 ) -> Parts:  # fmt: skip
-    """[n] the part of each interaction, after a shuffle of each user's eligible ones.
+    """[n] draw the part of each interaction by a shuffle of each user's eligible ones.
 
     user, eligible: [n], users in ascending order; held_out: how many of a user's `total` [n] eligible interactions
     validate [n] and test [n]; times: [n], to hold out the newest and shuffle only those of equal times
@@ -66,7 +66,7 @@ def draw_valid(
     interactions: Interactions, test: NDArray[np.bool_], share: float, seed: int,
     times: NDArray[np.float64] | None = None,
 ) -> Parts:  # fmt: skip
-    """[n] the parts: pairs of the mask `test` [n] test; of each user's others, a share validates.
+    """[n] draw the parts: pairs of the mask `test` [n] test; a share of each user's others validates.
 
     A validation pair of an item without any training pair goes back to training.
     """

@@ -25,12 +25,12 @@ from concf.runtime.files import new_file, sha256
 from concf.runtime.progress import working
 
 AUTO = "auto"  # the protocol follows the log
-RANDOM = {"valid": 0.1, "test": 0.1, "at_least": 1}  # settings of `random` for training
-NOTABLE_LOSS = 0.1  # share of the users, items or interactions; a filter that removes more is noted
+RANDOM = {"valid": 0.1, "test": 0.1, "at_least": 1}  # settings of `random` by default in training
+NOTABLE_LOSS = 0.1  # share of the users, items or interactions from which a filter's loss is noted
 
 
 class ReadingOptions(TypedDict, total=False):
-    """How to read a log; None is the same as leaving an option out."""
+    """Options to read a log; None is the same as leaving an option out."""
 
     user: str | None  # column of the user; its index, from 0, in a file without header
     item: str | None  # column of the item
@@ -48,7 +48,7 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class LogOptions(ReadingOptions, total=False):
-    """How to read, filter and split a log."""
+    """Options to read, filter and split a log."""
 
     min_user: int | None  # users with fewer interactions are left out
     min_item: int | None  # items with fewer interactions are left out
@@ -170,7 +170,7 @@ def split_of(data: Any, seed: int, **options: Unpack[LogOptions]) -> Split:
 
 
 def filtered_and_split(log: Interactions, recipe: SplitRecipe, applied: int = 0) -> Split:
-    """Apply the filters of a recipe to a log, but for the first that were `applied` already, and split it.
+    """Apply the filters of a recipe to a log, except for the first `applied` ones, and split it.
 
     A filter that counts what lies before the test part leaves that part as the unfiltered log has it.
     """
@@ -219,9 +219,9 @@ def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
 
 
 def filters_of(source: Any, own: Filter | None, protocol: Protocol) -> tuple[Filter, ...]:
-    """Return the filters of a log: one's own, else for a catalogue name that of its papers; then the protocol's.
+    """Return the filters of a log: the user's, else for a catalogue name that of its papers; then the protocol's.
 
-    By time, one's own filter counts only what lies before the test part.
+    With a split by time, the user's filter counts only what lies before the test part.
     """
     first = own
     if own is None and _is_name(source) and source in CATALOGUE:
@@ -259,7 +259,7 @@ def _note_choice(log: Interactions, split: Split) -> None:
 
 
 def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
-    """Read the logs of the parts, with shared ids; a pair that is in two of them stays in the earlier part."""
+    """Read the logs of the parts, with shared ids; a pair in two logs stays in the earlier part."""
     if filter_of(options) is not None or "dislike_below" in options:
         raise ConfigError(f"protocol 'given' takes no filters and no {option('dislike_below')}")
     reading, name, valid, test = reading_of(options), "given", options.get("valid"), options.get("test")

@@ -26,18 +26,18 @@ from concf.runtime.settings import Settings
 
 
 class Known(NamedTuple):
-    """What an update knows of its [n] pairs."""
+    """State of the [n] pairs of an update."""
 
-    parts: Parts  # [n] the part of each, `TRAIN` if it is new
-    fresh: NDArray[np.bool_]  # [n] whether it is new
-    learned: NDArray[np.bool_]  # [n] whether a model was fitted to it, so that it never becomes a test pair
+    parts: Parts  # [n] part of each, `TRAIN` for new ones
+    fresh: NDArray[np.bool_]  # [n] whether a pair is new
+    learned: NDArray[np.bool_]  # [n] whether a model was fitted to a pair, so that it never becomes a test pair
 
 
 class Protocol(Settings):
     """Settings of a protocol, and how it assigns interactions to parts."""
 
     both: ClassVar[bool] = False  # whether an evaluated user needs validation and test items
-    time_cut: ClassVar[str | None] = None  # held out by time: "user": each user's newest; "all": from one time on
+    time_cut: ClassVar[str | None] = None  # split by time: "user": each user's newest are held out; "all": one cut
     new_users: ClassVar[bool] = False  # whether evaluated users do not train
     new_items: ClassVar[bool] = False  # whether tested items do not train
 
@@ -195,7 +195,7 @@ class TimeCut(_ByTime):
 
     name: Literal["time"] = "time"
     test: Share | str = 0.1  # share of the interactions, or a duration such as 28d, if test_from is not given
-    valid: Share | str | None = None  # the same of the window before; None: as `test`
+    valid: Share | str | None = None  # length of the window before; None: as `test`
     test_from: float | str | None = None  # a date, or a time in the log's own unit
     valid_from: float | str | None = None
     time_cut: ClassVar[str | None] = "all"
@@ -227,9 +227,9 @@ class TimeCut(_ByTime):
         return valid_from, test_from
 
     def start(self, time: NDArray[Any], windows: int = 1) -> float:
-        """Start of the last window, or the last windows, of the length `test` in a log with times [n].
+        """Start of the last `windows` windows of length `test` in a log with times [n].
 
-        Exactly 28d before the newest is earlier than the last 28d, so that 28 whole days are 28.
+        A time exactly 28d before the newest is earlier than the last 28d, so that 28 whole days are 28.
         """
         if isinstance(self.test, float):
             return _cut(time, windows * self.test)
@@ -238,12 +238,12 @@ class TimeCut(_ByTime):
         return float(np.nextafter(newest - duration, np.inf))
 
     def _given(self, name: str, newest: float) -> float | None:
-        """A given start of a part, in the unit of the log's newest time."""
+        """Convert the given start of a part to the unit of the log's times; None: not given."""
         if (given := getattr(self, name)) is None:
             return None
-        asked = option(name, given)
-        if (start := in_unit_of(newest, given, asked)) > newest:
-            raise DataError(f"{asked}: nothing of the log is as new as that; its newest is of {moment(newest)}")
+        label = option(name, given)
+        if (start := in_unit_of(newest, given, label)) > newest:
+            raise DataError(f"{label}: later than all of the log, whose newest time is {moment(newest)}")
         return start
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
@@ -269,11 +269,11 @@ class Given(Protocol):
     @model_validator(mode="after")
     def _of_a_share(self) -> Given:
         if self.newest and self.valid is None:
-            raise ValueError("newest is of a share of the training items: set valid to one, such as 0.05")
+            raise ValueError("newest needs a share of the training items: set valid to one, such as 0.05")
         return self
 
     def assign(self, interactions: Interactions, seed: int, files: Parts | None = None) -> Parts:
-        """[n] the part of each interaction. files: [n] the part whose file it is in, or one from an earlier draw."""
+        """[n] part of each interaction. files: [n] part whose file it is in, or part from an earlier draw."""
         if files is None:
             raise ConfigError("protocol 'given' needs the part of each interaction")
         if self.valid is None:
@@ -282,7 +282,7 @@ class Given(Protocol):
         return draw_valid(interactions, files == TEST, self.valid, seed, times)
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
-        """[n] the parts, with unevaluated pairs marked: none of them, with a share."""
+        """[n] parts, with unevaluated pairs marked; with a share, no pair is."""
         return super().evaluable(interactions, parts) if self.valid is None else parts
 
 
@@ -310,7 +310,7 @@ class NewUsers(_Shares):
         return np.where(part == TRAIN, TRAIN, np.where(drawn == VALID, part, HISTORY)).astype(np.uint8)
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
-        """[n] the parts, with items marked that nobody trains on, and users left without history or targets."""
+        """[n] parts, with items marked that nobody trains on, and users without history or targets."""
         trained = interactions.per_item(rows=parts == TRAIN) > 0
         parts = mark(parts, ~trained[interactions.item])
         targets = (parts == VALID) | (parts == TEST)
@@ -338,7 +338,7 @@ class NewItems(Protocol):
         return draw_valid(interactions, new[interactions.item], self.valid, seed)
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
-        """[n] the parts, with the test items of users marked who do not train."""
+        """[n] parts, with the test pairs marked whose users do not train."""
         trains = interactions.per_user(rows=parts == TRAIN) > 0
         return mark(parts, (parts == TEST) & ~trains[interactions.user])
 

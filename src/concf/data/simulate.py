@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 18  # events drawn at a time, which bounds the memory of the [events, tastes] comparison
 YEAR = 365 * 24 * 3600
-START = 1_600_000_000  # when the year begins, in seconds since 1970
-STEPS = 73  # of five days each, within which nothing changes
+START = 1_600_000_000  # beginning of the year, in seconds since 1970
+STEPS = 73  # steps of five days each, within which nothing changes
 
 
 class Simulation(Settings):
@@ -118,7 +118,7 @@ class DriftingSimulation(Simulation):
     fashion: float | None = Field(0.25, gt=0)  # years in which an item loses half its popularity; None: it keeps it
     drift: float = Field(0.7, ge=0, le=1)  # share of a user's tastes that has changed by the end of the year
     new_users: float = Field(0.5, ge=0, le=1)  # share of the users who appear during the year; others were there before
-    new_items: float = Field(0.5, ge=0, le=1)  # the same of the items; the others are up to a year old at its beginning
+    new_items: float = Field(0.5, ge=0, le=1)  # share of the items; the others are up to a year old when it begins
 
     def draw(self, seed: int = 0) -> pl.DataFrame:
         """user_id, item_id, timestamp: [events] rows in order of time, spread evenly over a year."""

@@ -29,12 +29,12 @@ from concf.runtime.settings import Settings
 FORMAT = 3  # of the folder; any other is refused
 MANIFEST = "manifest.json"
 UPDATES = "updates"  # of a recipe's source: the logs that were joined to the first, the oldest first
-FEW_USERS = 300  # evaluated users; a mean over fewer is uncertain by 0.02 or more
+FEW_USERS = 300  # evaluated users below which a mean is uncertain by 0.02 or more
 VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
 KNOWN_VALID = 0.1  # share of a training user's items that validate, where other users test
 COLUMNS = ("user", "item", "count", "part")  # a file each
 TIMES = ("timestamp", "last")  # a file if the log has times, and one more if a pair has several
-DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has some
+DISLIKED = "disliked_"  # prefix of the files of dislikes, if the log has any
 
 
 class SplitRecipe(Settings):
@@ -65,7 +65,7 @@ class Split:
            does not train); 8 is added where a held-out pair cannot be evaluated. Such a pair stays in its part, and is
            learned with it
     weights: how much an interaction counts in training
-    whole: the split that this one is the training users of, see `known`
+    whole: the split of all users, if this one has its training users alone, see `known`
     folder: where it was loaded from
     """
 
@@ -128,7 +128,7 @@ class Split:
         return self.interactions.matrix(rows, self.weights(self.interactions, rows, held_out_from))
 
     def _held_out_from(self, parts: Sequence[str]) -> NDArray[np.float64] | None:
-        """[users] the first time of the pairs in later parts than these, of the user or of all, inf: there are none.
+        """[users] first time of the pairs in later parts than these, of the user or of all users; inf: no such pair.
 
         None if the split is not by time.
         """
@@ -156,12 +156,12 @@ class Split:
 
     @cached_property
     def valid(self) -> csr_array:
-        """[users, items] the evaluated pairs of the validation part."""
+        """[users, items] evaluated pairs of the validation part."""
         return self.interactions.matrix(self.parts == VALID)
 
     @cached_property
     def test(self) -> csr_array:
-        """[users, items] the evaluated pairs of the test part."""
+        """[users, items] evaluated pairs of the test part."""
         return self.interactions.matrix(self.parts == TEST)
 
     def part(self, name: str) -> csr_array:
@@ -183,8 +183,8 @@ class Split:
     def known(self) -> Split:
         """Split to train on: this one or, with new users, that of the training users, a tenth of whose items validate.
 
-        Everything chosen in training is chosen on known users, so that the metrics of new users, on validation and on
-        test, are of users on whom nothing was chosen. Items keep their positions.
+        Training chooses everything on known users, so that the metrics of new users, on validation and on test, are
+        unbiased. Items keep their positions.
         """
         if not self.has_new_users or self.whole is not None:
             return self
@@ -193,10 +193,10 @@ class Split:
         return Split(interactions, parts, self.recipe, self.notes, self.weights, self, self.folder)
 
     def seen(self, on: str) -> csr_array:
-        """[users, items] the items that are not recommended when evaluating `on` valid or test, with dislikes.
+        """[users, items] items to leave out of the lists when evaluating `on` valid or test, with dislikes.
 
-        On test: training and validation items. On validation: training items only; test items are candidates like any
-        others. For a new user: its history.
+        On test: training and validation items. On validation: training items only; test items are candidates. For a
+        new user: its history.
         """
         if self.has_new_users:
             seen = self.history
@@ -206,9 +206,9 @@ class Split:
 
     @cached_property
     def disliked(self) -> csr_array | None:
-        """[users, items] the dislikes that are known in training; None if there are none.
+        """[users, items] dislikes that are known in training; None without any.
 
-        If the split is by time: those before the first held-out pair of the user, or of all users.
+        With a split by time: dislikes before the first held-out pair of the user, or of all users.
         """
         log = self.interactions
         if log.dislikes is None or not len(log.dislikes.user):
@@ -239,7 +239,7 @@ class Split:
         return self.validated if on == "valid" else self.evaluated
 
     def doubt(self, on: str = "valid") -> str | None:
-        """A warning if only few users are evaluated, else None."""
+        """Word a warning if only few users are evaluated, else None."""
         few, all_users = len(self.users(on)), self.interactions.n_users
         how = f"users are {'validated' if on == 'valid' else 'tested'}: metrics and choices are uncertain"
         return None if few >= FEW_USERS else f"only {few:,} of {all_users:,} {how}"
@@ -261,7 +261,7 @@ class Split:
         return fingerprint.hexdigest()
 
     def known_before(self, on: str) -> NDArray[np.bool_]:
-        """[n] the pairs that a model may know when it is evaluated `on` valid or test."""
+        """[n] whether a model may know each pair when it is evaluated `on` valid or test."""
         return np.asarray(origin(self.parts) < PARTS[on])
 
     def held_out(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from concf.data.reading.times import DURATION, ticks_in
 from concf.errors import DataError, note
 from concf.runtime.settings import Settings
 
-LEAST = 1e-6  # smallest weight: 0 would be no interaction
+LEAST = 1e-6  # least weight: with 0 a pair would not be an interaction
 
 
 class Weighting(Settings):
@@ -39,17 +39,17 @@ class Weighting(Settings):
         text = None if value is None else str(value).strip()
         if text is None or text in ("inf", "infinity"):
             return None
-        found = DURATION.fullmatch(text)
-        if found is None or not float(found[1]):
+        match = DURATION.fullmatch(text)
+        if match is None or not float(match[1]):
             raise ValueError("expected a duration above 0 such as 90d, 12h, 8w or 1.5y, or inf")
         return text
 
     def __call__(
         self, log: Interactions, rows: NDArray[np.bool_], held_out_from: NDArray[np.float64] | None = None
     ) -> NDArray[np.float32] | None:
-        """[m] the weights of the pairs of the mask `rows` [n], 1 on average; None: all are the same.
+        """[m] weights of the pairs of the mask `rows` [n], 1 on average; None: all are equal.
 
-        held_out_from: [users] the time from which pairs are held out; a last event that is not earlier is not used
+        held_out_from: [users] time from which pairs are held out; a last event from then on is not used
         """
         if self.function == "none" and self.half_life is None:
             return None

@@ -23,8 +23,8 @@ Pairs = NDArray[np.int64]  # [h] user * n_items + item, ascending, each once
 def hits_of(evaluation: Evaluation, split: Split, n: int = 50) -> Pairs:
     """H_x (Eq. 6): the test pairs of the split among the first n items of a model's lists, of n items or more."""
     if evaluation.lists.shape[1] < n:
-        found = evaluation.lists.shape[1]
-        raise ConfigError(f"hits among the first {n} items need longer lists than {found}; evaluate at {n}")
+        length = evaluation.lists.shape[1]
+        raise ConfigError(f"hits among the first {n} items need longer lists than {length}; evaluate at {n}")
     first = evaluation.lists[:, :n]
     row, column = np.nonzero(hits(first, split.test[evaluation.users]))
     return np.unique(evaluation.users[row].astype(np.int64) * split.test.shape[1] + first[row, column])
@@ -41,7 +41,7 @@ def per(x: Pairs, y: Pairs) -> float:
 
 
 def per_map(models: Mapping[str, Pairs]) -> dict[str, dict[str, float]]:
-    """x -> y -> PER(x; y) for all pairs of models."""
+    """Map x -> y -> PER(x; y) for all pairs of models."""
     return {x: {y: per(models[x], models[y]) for y in models} for x in models}
 
 

@@ -34,7 +34,7 @@ class Evaluation:
     lists:    [e, N] recommended items
     per_user: "recall@20" -> [e]
     overall:  "coverage@20" -> one value for all lists together
-    activity: [e] training interactions of each user; of a new user, those of its history
+    activity: [e] number of training items of each user, or for a new user of items in its history
     """
 
     users: NDArray[np.int64]
@@ -143,7 +143,7 @@ def at_lengths(metrics: Iterable[str]) -> list[str]:
 
 
 def known_metrics(metrics: Iterable[str], form: str = "[^@]*", wanted: str = "") -> list[str]:
-    """Check the names of metrics, of which there must be at least one. form: a regular expression of a name"""
+    """Check the names of metrics, at least one. form: regular expression of a name; wanted: its words, for messages"""
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     for name in names or [""]:
         if name.partition("@")[0] not in ALL_METRICS or not re.fullmatch(form, name):

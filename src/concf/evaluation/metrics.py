@@ -18,12 +18,12 @@ PerUser = NDArray[np.float64]  # [e]
 
 
 def flat_cells(rows: csr_array) -> NDArray[np.int64]:
-    """[n] where the cells of a matrix [r, items] are in the same matrix flattened."""
+    """[n] flat indices of the cells of a matrix [r, items]."""
     return np.asarray(np.repeat(np.arange(rows.shape[0]) * rows.shape[1], np.diff(rows.indptr)) + rows.indices)
 
 
 def hits(lists: NDArray[np.int32], relevant: csr_array) -> Hits:
-    """[e, N] whether the item at each place is held out. relevant: [e, items], rows in the order of the lists."""
+    """[e, N] whether the item at each rank is held out. relevant: [e, items], rows in the order of the lists."""
     relevant.sort_indices()
     known = flat_cells(relevant)
     keys = np.arange(len(lists))[:, None] * relevant.shape[1] + lists
@@ -71,7 +71,7 @@ ACCURACY: dict[str, Callable[[Hits, Counts], PerUser]] = {
 
 
 def coverage(lists: NDArray[np.int32], popularity: Counts) -> float:
-    """Coverage@N: the share of the catalogue that stands in at least one list."""
+    """Coverage@N: the share of the catalogue that is in at least one list."""
     return len(np.unique(lists[lists >= 0])) / len(popularity)
 
 

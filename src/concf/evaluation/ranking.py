@@ -20,11 +20,11 @@ from concf.runtime.arguments import check_count
 from concf.runtime.executors import in_threads, n_threads
 from concf.runtime.progress import working
 
-NOTHING = -1  # at the end of a list that is shorter
+NOTHING = -1  # padding at the end of a list
 CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the cache is ranked fastest
 GPU_MEMORY = 1 << 28
 SMALLEST_BLOCK = 16  # users, however many threads share the memory
-LISTED_USERS = 4096  # of one call of a list function
+LISTED_USERS = 4096  # users per call of a list function
 FEW = 8  # rows that are searched as a whole: for fewer, groups cost more than they save
 
 
@@ -135,7 +135,7 @@ def rank(
 
 
 def rank_everyone(factors: Factors, k: int, seen: Seen, users: slice = slice(None)) -> Tensor:
-    """[users, k] int32: as `rank` for all users, or a slice of them, but the lists stay on the vectors' device."""
+    """[users, k] int32 lists of all users, or a slice of them, as by `rank`, on the device of the vectors."""
     device, n_items = factors.user.device, len(factors.item)
     chosen = range(len(factors.user))[users]
     if device.type == "cpu":
@@ -172,7 +172,7 @@ class Seen:
 def _rank_lists(
     scorer: ListFunction, users: NDArray[np.int64], k: int, seen: csr_array | None, lists: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Lists of a `ListFunction` without seen items and -1, cut at k."""
+    """Lists of a `ListFunction`, without seen items and padding, cut at k."""
     longest = int(np.diff(seen.indptr)[users].max()) if seen is not None else 0
     for begin in range(0, len(users), LISTED_USERS):
         block = users[begin : begin + LISTED_USERS]

@@ -28,7 +28,7 @@ class BlockScorer(ABC):
 
     @abstractmethod
     def to(self, device: str | torch.device) -> BlockScorer:
-        """The same on another device."""
+        """Move to a device."""
 
     @abstractmethod
     def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
@@ -48,7 +48,7 @@ class Factors(BlockScorer):
 
     @classmethod
     def of(cls, user: Any, item: Any, bias: Any = None) -> Factors:
-        """From arrays or tensors."""
+        """Make vectors from arrays or tensors."""
         users, items, biases = floats(user), floats(item), None if bias is None else floats(bias)
         if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
             shapes = f"{list(users.shape)} and {list(items.shape)}"
@@ -59,7 +59,7 @@ class Factors(BlockScorer):
         return cls(users.to(kind), items.to(kind), None if biases is None else biases.to(kind))
 
     def to(self, device: str | torch.device) -> Factors:
-        """The same vectors on another device."""
+        """Move to a device."""
         return Factors(self.user.to(device), self.item.to(device), None if self.bias is None else self.bias.to(device))
 
     def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
@@ -72,9 +72,9 @@ class Factors(BlockScorer):
 
 @dataclass(frozen=True)
 class WithFallback(BlockScorer):
-    """Vectors, and the same scores for every user of whom nothing was learned.
+    """Vectors, with fallback scores for every user of whom nothing was learned.
 
-    cold: [users] whether a user has no learned pair; fallback: [items] their scores
+    cold: [users] whether a user has no learned pair; fallback: [items] scores for these users
     """
 
     factors: Factors
@@ -82,7 +82,7 @@ class WithFallback(BlockScorer):
     fallback: Tensor
 
     def to(self, device: str | torch.device) -> WithFallback:
-        """The same on another device."""
+        """Move to a device."""
         return WithFallback(self.factors.to(device), self.cold.to(device), self.fallback.to(device))
 
     def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
@@ -94,7 +94,7 @@ class WithFallback(BlockScorer):
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """A function from user positions [b] (numpy) to scores [b, items] (array or tensor)."""
+    """Function from user positions [b] (numpy) to scores [b, items] (array or tensor)."""
 
     function: Callable[[NDArray[np.int64]], Any]
 
@@ -105,7 +105,7 @@ class ScoreFunction:
 
 @dataclass(frozen=True)
 class Offset:
-    """A scorer whose users are counted from `first` on, as a process counts its local users."""
+    """Scorer with user indices offset by `first`, as local users of a process are."""
 
     scorer: Scorer
     first: int
@@ -130,7 +130,7 @@ class ListFunction:
 
 
 def floats(array: Any) -> Tensor:
-    """A floating-point tensor of an array or tensor; float32 if it holds integers."""
+    """Convert an array or tensor to a floating-point tensor; integers to float32."""
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         array = array.copy()
     tensor = torch.as_tensor(array)
@@ -138,7 +138,7 @@ def floats(array: Any) -> Tensor:
 
 
 def as_scorer(model: Any) -> Scorer | ListFunction:
-    """A scorer from whatever can be one: vectors as a tuple, a model with `factors()`, a scorer, a score function."""
+    """Convert a model to a scorer: vectors as a tuple, a model with `factors()`, a scorer, a score function."""
     if isinstance(model, Factors):
         return Factors.of(model.user, model.item, model.bias)
     if isinstance(model, Scorer | ListFunction):
@@ -154,15 +154,15 @@ def as_scorer(model: Any) -> Scorer | ListFunction:
 
 
 def among(model: Any, candidates: NDArray[np.bool_]) -> Scorer | ListFunction:
-    """The same recommender, which recommends only some items. candidates: [items]"""
+    """Restrict a recommender to some items. candidates: [items]"""
     scorer, others = as_scorer(model), torch.from_numpy(~candidates)
     if isinstance(scorer, ListFunction):
         listed = scorer.function
 
-        def few(users: NDArray[np.int64], k: int) -> NDArray[Any]:
+        def restricted(users: NDArray[np.int64], k: int) -> NDArray[Any]:
             items = np.asarray(listed(users, k))
             return np.where((items >= 0) & candidates[items], items, -1)
 
-        return ListFunction(few)
+        return ListFunction(restricted)
     scores = scorer.scores
     return ScoreFunction(lambda users: scores(torch.from_numpy(users)).cpu().masked_fill(others, -torch.inf))

@@ -1,4 +1,4 @@
-"""Validation: the metric that epochs are chosen by, and its value for lists that are ranked already."""
+"""Validation: the metric that chooses epochs, and its value for ranked lists."""
 
 from __future__ import annotations
 
@@ -120,6 +120,6 @@ def refuse_blind(metric: str, data: Split) -> None:
 def _candidates(data: Split) -> NDArray[np.float64]:
     """[v] number of items that each validated user has not trained on."""
     if not len(data.validated):
-        raise ConfigError("no user has validation items, which the best epoch is chosen by")
+        raise ConfigError("no user has validation items, which choose the best epoch. Hold out more, or filter less")
     trained = np.diff(data.train.indptr)[data.validated]
     return np.asarray(data.train.shape[1] - trained, np.float64)

@@ -1,1 +1,1 @@
-"""From a trained run to recommendations."""
+"""Recommendations from a trained run."""

@@ -1,7 +1,7 @@
 """Bulk lists by several workers: a folder of Parquet files with the rows of a single process, in their order.
 
-A part is named by its first user, and renamed when it is complete. A worker that dies leaves no partial file, and the
-worker that repeats its part writes the same file: nothing is lost or doubled.
+A part is named by its first user, and renamed into place when it is complete. A worker that dies leaves no partial
+file, and the worker that repeats its part writes the same file: nothing is lost or doubled.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from concf.runtime.arguments import check_count
 from concf.runtime.executors import execute
 from concf.runtime.files import new_file, new_folder
 
-PARTS = 64  # at least, if there are as many blocks of users, to keep all workers busy until the end
-ROWS = 1 << 18  # at most in a part, give or take a block
+PARTS = 64  # fewest parts, if there are as many blocks of users, to keep all workers busy until the end
+ROWS = 1 << 18  # about the most rows of a part
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class Lists:
 
     @cached_property
     def model(self) -> Recommender:
-        """The run, with new items."""
+        """Load the run, with new items."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConcfWarning)  # `write_lists` has warned already
             model = Recommender.load(self.run, self.data)
             return model if self.new_items is None else model.add_items(self.new_items)
 
     def __call__(self, job: Job) -> int:
-        """Write a part."""
+        """Write a part; returns the number of rows."""
         import pyarrow.parquet as pq
 
         part, ids = job
@@ -98,7 +98,7 @@ def write_lists(
     run, out, data: paths that every worker can reach, in a cluster on shared storage
     engine, workers: see `executors`. parts: see `parts_of`. advance: called with the number of users of a part
     model: the run, if it is already loaded; new_items: the catalogue that was added to it (`Recommender.add_items`)
-    options: of `Recommender.stream`
+    options: further arguments of `Recommender.stream`
     """
     import pyarrow.parquet as pq
 

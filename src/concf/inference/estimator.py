@@ -34,12 +34,12 @@ class ConCF(Recommender):
         model = concf.ConCF.load("runs/mine")
 
     preset:   strong (the default), reference, paper or released; see `concf.PRESETS`
-    seed:     of the initial weights, the order of batches, the negatives, and of the division of a log
+    seed:     random seed of the initial weights, the order of batches, the negatives, and the split of a log
     device:   "cpu" or "cuda"; None: a GPU if there is one
     settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1},
               weights={"function": "log", "half_life": "90d"}
 
-    A model is saved by `save`, not pickled.
+    A model is saved by `save`, not pickled; `copy.copy` copies it.
 
     `fit` returns the model itself. Before `fit` or `load` every other method raises `ConfigError`; afterwards there are
     also the attributes `run` (history, settings, data, evaluation), `user_ids` and `item_ids`.
@@ -86,7 +86,7 @@ class ConCF(Recommender):
         self, data: Any, *, out: str | Path | None = None, verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None, **options: Unpack[UpdateOptions],
     ) -> Self:  # fmt: skip
-        """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.
+        """Learn from a newer log too, in a fraction of the time of `fit`; the chosen settings stay.
 
             model.update("tuesday.csv", out="runs/tuesday")
 
@@ -116,6 +116,12 @@ class ConCF(Recommender):
         model.settings = run.settings
         Recommender.__init__(model, run, frame)
         return model
+
+    def __copy__(self) -> Self:
+        """Copy the model; fitting or updating one leaves the other as it is."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
 
     def __reduce__(self) -> Any:
         raise ConfigError("a model is not pickled: a pickle runs code. Use model.save(folder) and ConCF.load(folder)")

@@ -1,4 +1,4 @@
-"""Votes of a consensus, contributions to the re-ranker's scores, and explanations made of them."""
+"""Explanations: votes of a consensus, and contributions to the re-ranker's scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from concf.strong.settings import STUDENT, TIME
 
 Kind = Literal["rank", "score", "similarity", "popularity", "trend", "newest"]
 Aspect = Literal["taste", "order", "trend", "popularity", "taste and order"]
-SPEAKERS = 3  # items of a history that are named
+SPEAKERS = 3  # most items of a history that an explanation names
 FIXED_VOTERS = {
     "rp3beta": "random walks", "userknn": "similar users", "ease": "linear regression on the history",
     "recent-popularity": "popular recently", "als-decayed": "what such users chose lately",
@@ -81,7 +81,7 @@ class Reasons(TypedDict):
     used_in_training: whether the item is among the user's training items
     heads:      the vote of each head and fixed voter
     contributions: terms of the re-ranker's score; None if there is none, or the run kept no weights
-    aspects:    their sums by what they say: taste (what the user likes), order (what comes next, and what resembles the
+    aspects:    their sums by aspect: taste (what the user likes), order (what comes next, and what resembles the
                 newest items), trend (what is popular recently, and how old the item is), popularity (over all time)
     because:    up to three items of the user that are most similar to the item, by the voters' vectors
     """
@@ -106,7 +106,7 @@ class Explanation(Reasons):
 class Votes:
     """First K items of each voter, their consistency, and the voter's weight.
 
-    Made from the votes of a run's consensus (`RankingConsensus.votes`), or of folded-in histories, and its lists.
+    They come from the votes and lists of a run's consensus (`RankingConsensus.votes`), or of folded-in histories.
 
     names:         the voters: heads, then fixed voters
     items:         [voters, users, K] positions, best first, -1 where a list is shorter
@@ -172,7 +172,7 @@ class Group(NamedTuple):
 
 
 def aspect_of(voters: Iterable[str]) -> Aspect:
-    """What the ranks and scores of voters say."""
+    """Aspect that the ranks and scores of voters express."""
     timed = dict.fromkeys(timed_voters(), "order") | {"recent-popularity": "trend", "als-decayed": "taste"}
     aspects = {timed.get(name, "taste") for name in voters}
     return "taste and order" if len(aspects) > 1 else cast(Aspect, aspects.pop())
@@ -181,8 +181,8 @@ def aspect_of(voters: Iterable[str]) -> Aspect:
 class Contributions:
     """Terms of a run's re-ranker, by group.
 
-    groups: [G] scores of voters without vectors, which a run does not keep, are one group: the rest of the total. Only
-            those of voters that know times are computed again, if a CPU can fit them in time
+    groups: [G] groups of terms. A run does not keep the scores of voters without vectors: they are one group, the rest
+            of the total, except for voters that know times, whose scores are computed again if a CPU can afford it
     """
 
     def __init__(self, votes: Votes, run: Run) -> None:
@@ -239,7 +239,7 @@ class Contributions:
         return [{**each._asdict(), "value": value} for each, value in zip(self.groups, terms.tolist(), strict=True)]  # type: ignore[typeddict-item]
 
     def of_user(self, user: int) -> dict[int, NDArray[np.float64]]:
-        """Candidate -> [G] contributions; user, candidates: positions."""
+        """Map each candidate to its [G] contributions. user, candidates: positions"""
         assert self.votes.reranked is not None
         listed, scores = self.votes.reranked[0][user, : reranker.TOP], self.votes.reranked[1][user, : reranker.TOP]
         items, scores = listed[listed >= 0], scores[listed >= 0]
@@ -265,7 +265,7 @@ class Contributions:
 def similarity_shares(voters: Iterable[Factors], history: NDArray[np.int64], items: NDArray[np.int64]) -> Tensor:
     """[items, history] share of an item's similarity to a history that each item of the history accounts for.
 
-    The mean over voters, and over k = 2 and 8 (see `consensus/features.py`), of c^k / sum of c^k over the history, c
+    The mean over voters, and over k = 2 and 8 (see `strong/features.py`), of c^k / sum of c^k over the history, c
     the cosine of the two items' vectors, or 0 if that is negative. A row adds up to 1; to 0 if no cosine is positive.
     """
     shares, n = torch.zeros(len(items), len(history), dtype=torch.float64), 0
@@ -279,7 +279,7 @@ def similarity_shares(voters: Iterable[Factors], history: NDArray[np.int64], ite
 
 
 def speakers(shares: Tensor) -> list[list[tuple[int, float]]]:
-    """For each item, the indices in the history with the largest shares of its similarity, and these shares."""
+    """Find, for each item, the indices in the history with the largest shares of its similarity, and these shares."""
     values, positions = shares.sort(dim=1, descending=True, stable=True)
     pairs = zip(positions[:, :SPEAKERS].tolist(), values[:, :SPEAKERS].tolist(), strict=True)
     return [[(position, share) for position, share in zip(*row, strict=True) if share > 0] for row in pairs]
@@ -295,5 +295,5 @@ def about(run: Run, name: str) -> str:
 
 
 def cross_fitted(run: Run) -> list[str]:
-    """Recommenders validated on users on whom neither their re-ranker nor their teacher's was fitted."""
+    """Recommenders whose validation is cross-fitted: the re-ranker behind each list was fitted to other users."""
     return [] if not isinstance(run, StrongRun) else [name for name in (STUDENT, CONSENSUS) if name in run.best]

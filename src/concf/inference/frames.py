@@ -15,12 +15,12 @@ from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.inference.lookup import Short, is_integer
 
 Library = Literal["polars", "pandas", "arrow", "arrays"]
-Frame = Any  # of the log's library, or arrays, as is known at run time
+Frame = Any  # a frame of the log's library, or arrays
 COLUMNS = ("user_id", "item_id", "score", "rank")
 
 
 def library_of(data: object) -> Library:
-    """Return the library of a caller's frame; polars for anything that is no frame."""
+    """Return the library of a caller's frame; polars for anything else."""
     module = type(data).__module__.partition(".")[0]
     return "pandas" if module == "pandas" else "arrow" if module == "pyarrow" else "polars"
 

@@ -32,7 +32,7 @@ Positions = NDArray[np.int64]
 Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores
 UnknownUsers = Literal["raise", "popular"]
 NAMED = 5  # unknown items named by a warning
-LEAST_WEIGHT = 1e-6  # of an item of a history; the largest is its inverse
+LEAST_WEIGHT = 1e-6  # least weight of an item of a history; the largest is its inverse
 NONE: Positions = np.empty(0, np.int64)
 
 
@@ -53,7 +53,7 @@ class History(NamedTuple):
 
     @classmethod
     def of(cls, items: Positions) -> History:
-        """A set of items at one time, each with weight 1."""
+        """Make a set of items at one time, each with weight 1."""
         return cls(items, np.zeros(len(items)), np.ones(len(items), np.float32))
 
     def then(self, later: History) -> History:
@@ -88,7 +88,7 @@ class ItemLookup:
     def history(self, events: Events, newest: float | None, now: float = 0.0) -> History:
         """Known items of a user's events. Without times they follow one another after the log; a Python set is one set.
 
-        newest: newest time of the log, whose unit times have; None: times are not read. now: if later than the log
+        newest: newest time of the log, whose unit times have; None: times are ignored. now: used if it is later
         """
         rows = as_events(events)
         given = [each.get("time") for each in rows]
@@ -106,7 +106,7 @@ class ItemLookup:
     def by_user(
         self, users: NDArray[Any], items: ItemsByUser | None, argument: str
     ) -> Positions | dict[Any, Positions] | None:
-        """Positions of the known items for everyone, or by user for those of the users who have a list."""
+        """Positions of the known items for everyone, or by user for the users who have a list."""
         if items is None:
             return None
         if not isinstance(items, Mapping):
@@ -184,7 +184,7 @@ def item_index(ids: Ids, item: Any, argument: str) -> int:
 
 
 def user_rows(ids: Ids, names: NDArray[Any], unknown: UnknownUsers = "raise") -> Positions:
-    """[n] positions of the users; an unknown one is an error, or -1 if unknown users get popular items."""
+    """[n] positions of the users; an unknown user is an error, or -1 if unknown users get popular items."""
     if names is ids.values:
         return np.arange(len(names))
     rows = np.array([position_of(ids, each) for each in names.tolist()], np.int64)

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from concf.inference.titles import Catalogue
 
 SHRINKAGE = 3.0  # users at which an item's own vector counts as much as its attributes (docs/new-data.md)
-WIDTH = 2048  # columns of categories and words; if there are more, they are positions
+WIDTH = 2048  # most columns of categories and words; if there are more, they are hashed
 FEW = 100  # distinct values up to which integers are also categories
-TWICE = 2  # trained items that a category or word must have: one item teaches nothing about another
+TWICE = 2  # fewest trained items of a category or word: one item says nothing about another
 FURTHEST = 5.0  # standard deviations at which numbers are clipped
 PENALTIES = tuple(4.0**power for power in range(-2, 7))
 FOLDS = 5
-CLEARLY = 3.0  # standard errors by which the held-out error must fall, else features are not used
+CLEARLY = 3.0  # least decrease of the held-out error, in standard errors, for which features are used
 Array = NDArray[np.float64]
 
 
@@ -45,7 +45,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, features: csr_array, vectors: Array, trust: Array) -> Self:
-        """features: [n, F]; vectors: [n, D]; trust: [n]."""
+        """Add up the items. features: [n, F]; vectors: [n, D]; trust: [n]"""
         weighted = csr_array((diags_array(trust) @ features).T)
         xx = np.asarray((weighted @ features).todense())
         return cls(float(trust.sum()), np.asarray(features.T @ trust), trust @ vectors, xx, weighted @ vectors)
@@ -82,7 +82,7 @@ class FeatureMap:
     def learn(cls, features: csr_array, own: Array, trust: Array, heads: Sequence[Array]) -> Self | None:
         """Fit with the penalty that predicts held-out items best; None if none is clearly better than the mean.
 
-        heads: [trained items, d] vectors of each head; all heads count the same. Others: see the class; the trained
+        heads: [trained items, d] vectors of each head; all heads have the same weight. Others: see the class; trained
         items come first
         """
         rows = np.flatnonzero(trust)
@@ -123,7 +123,7 @@ def _scaled(vectors: Array, trust: Array) -> Array:
 
 
 def _held_out(features: csr_array, vectors: Array, trust: Array) -> tuple[Array, Array]:
-    """Cross-validate: [penalties, n] error of the mean less that of the map; [n] error of the mean."""
+    """Cross-validate: [penalties, n] error of the mean minus the error of the map; [n] error of the mean."""
     fold = np.random.default_rng(0).permutation(len(trust)) % FOLDS
     parts = [Moments.of(features[fold == f], vectors[fold == f], trust[fold == f]) for f in range(FOLDS)]
     gains, error = np.empty((len(PENALTIES), len(trust))), np.empty(len(trust))

@@ -29,7 +29,7 @@ from concf.runs.run import Run
 from concf.strong.features import Clock
 from concf.strong.run import StrongRun
 
-CELLS = 1 << 24  # largest table [users, items] of scores in memory
+CELLS = 1 << 24  # most cells of a table [users, items] of scores in memory
 T = TypeVar("T")
 Rows = tuple[csr_array, csr_array]  # [n, items of the run] weights and times of n histories
 
@@ -55,7 +55,7 @@ class Ranker:
         self._cache: dict[Hashable, Any] = {}
 
     def as_of(self, now: float) -> Ranker:
-        """The same at a later time than that of the newest pair; the last one is kept."""
+        """Return the ranker at a later time than that of the newest pair; the last one is cached."""
         assert isinstance(self.run, StrongRun)
         later = self._later
         if later is None or later.clock is None or later.clock.now != now:
@@ -194,7 +194,7 @@ class Ranker:
         return lists
 
     def _stored(self, users: Positions, k: int, by: str, hidden: Sequence[Positions]) -> list[Short]:
-        """Take the stored lists of a consensus; the best head ranks for users without one."""
+        """Return the stored lists of a consensus; the best head ranks for users without one."""
         stored = self.run.best[by].lists
         assert stored is not None
         self._check_length(k)
@@ -324,7 +324,7 @@ class Ranker:
             raise ConfigError("a run of one head has no consensus to explain")
         votes = self.votes(CONSENSUS)
         if votes is None:
-            raise DataError("this run kept no votes; train it again with this version to explain its consensus")
+            raise DataError("this run kept no votes. Train it again with this version to explain its consensus")
         seen, ids = self.run.log[[row]].indices, self.run.data.interactions.item_ids.values
         used, heads = bool(index in seen), votes.cast(row, index)
         for vote in heads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,16 @@ if TYPE_CHECKING:
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
+
+
+class ListOptions(TypedDict, total=False):
+    """Options of `Recommender.recommend` and `stream`."""
+
+    by: str | None
+    items: ItemsByUser | None
+    exclude: ItemsByUser | None
+    rules: Rules | None
+    at: When | None
 
 
 class Recommender:
@@ -120,9 +130,8 @@ class Recommender:
         return CONSENSUS if CONSENSUS in self.ranker.names else self.run.best_head()
 
     def recommend(
-        self, users: Users = None, k: int = 10, *, by: str | None = None, history: Events | EventsByUser | None = None,
-        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
-        at: When | None = None, frame: Library | None = None,
+        self, users: Users = None, k: int = 10, *, history: Events | EventsByUser | None = None,
+        frame: Library | None = None, **options: Unpack[ListOptions],
     ) -> Frame:  # fmt: skip
         """Return the best k items of each user, best first.
 
@@ -151,7 +160,7 @@ class Recommender:
                  changes the consensus of a run that uses the ages of items and the idleness of users
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
-        names, blocks = self.blocks(users, k, by, history, items, exclude, rules, at)
+        names, blocks = self.blocks(users, k, history, **options)
         lists = [short for _, block in blocks for short in block]
         if (frame or self.frame) == "arrays":
             single = users is not None and is_one(users) if history is None else not isinstance(history, Mapping)
@@ -159,20 +168,17 @@ class Recommender:
         kind = column_type(self.user_ids, names)
         return as_frame(long_table(names, lists, self.item_ids, kind), frame or self.frame)
 
-    def stream(
-        self, users: Users = None, k: int = 10, *, by: str | None = None, items: ItemsByUser | None = None,
-        exclude: ItemsByUser | None = None, rules: Rules | None = None, at: When | None = None,
-    ) -> Iterator[pa.Table]:  # fmt: skip
+    def stream(self, users: Users = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
         """Yield the lists of `recommend` as Arrow tables of a few thousand users each, in bounded memory.
 
         Errors and warnings come before the first table. Arguments: see `recommend`
         """
-        names, blocks = self.blocks(users, k, by, None, items, exclude, rules, at)
+        names, blocks = self.blocks(users, k, **options)
         kind = column_type(self.user_ids, names)
         return (long_table(users, lists, self.item_ids, kind) for users, lists in blocks)
 
     def blocks(
-        self, users: Users, k: int, by: str | None, history: Events | EventsByUser | None = None,
+        self, users: Users, k: int, history: Events | EventsByUser | None = None, *, by: str | None = None,
         items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
         at: When | None = None,
     ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip

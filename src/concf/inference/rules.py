@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from concf.inference.ranker import Ranker
 
-POOL = 10  # times k: candidates that diversity and popularity reorder; those behind only fill up
+POOL = 10  # candidates that diversity and popularity reorder, as a multiple of k; later ones only fill up
 BELOW = 4.0  # margin by which candidates behind the pool score below it
 WORDS = ("and", "between", "case", "else", "in", "like", "not", "or", "then", "when")  # keywords, not functions
 FUNCTIONS = ("abs", "array_contains", "coalesce", "ends_with", "length", "lower", "starts_with", "upper")
@@ -49,7 +49,7 @@ def catalogue_of(given: Any) -> Catalogue:
     try:
         return Catalogue(Path("catalogue"), frame=pl.DataFrame(given))
     except (TypeError, ValueError, pl.exceptions.PolarsError):
-        raise ConfigError(f"{option('catalogue')} expected a file or a frame, found {type(given).__name__}") from None
+        raise ConfigError(f"{option('catalogue')}: expected a file or a frame, found {type(given).__name__}") from None
 
 
 def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
@@ -96,9 +96,9 @@ def group(attributes: pl.DataFrame, name: str) -> NDArray[np.int64]:
     """[items] a number for each value of a column, from 0; -1 for items without a value."""
     import polars as pl
 
-    _check_column(attributes, name, option("at_most"))
+    _check_column(attributes, name, f"{option('at_most')}:")
     if attributes[name].dtype.is_nested():
-        raise ConfigError(f"{option('at_most')} {name!r} holds {attributes[name].dtype}; expected one value an item")
+        raise ConfigError(f"{option('at_most')}: {name!r} holds {attributes[name].dtype}; expected one value an item")
     numbers = attributes[name].cast(pl.String).rank("dense").cast(pl.Int64).fill_null(0) - 1
     return numbers.to_numpy()
 
@@ -107,7 +107,7 @@ def group(attributes: pl.DataFrame, name: str) -> NDArray[np.int64]:
 class AppliedRules:
     """Rules of one call, for positions of items.
 
-    shown:   [items] bool, whether an item may be shown; None: all may
+    shown:   [items] bool, whether an item may be shown; None: all items
     groups:  for each column, ([items] group of the item, -1 for none; items of one group that a list may have)
     vectors: [items, d] of length 1, whose inner products are similarities
     diversity, penalty: from 0 to 1
@@ -157,7 +157,7 @@ class AppliedRules:
     ) -> list[Short]:
         """Return the lists of a block of users. Where the first candidates do not fill a list, all others follow.
 
-        kept: length of a consensus list before rules; 0 if all items can be ranked. Others: see `Draw`
+        kept: length of a consensus list before rules; 0 if all items can be ranked. Others: as for `Draw`
         """
         n_items = len(self.popularity)
         everything = np.arange(n_items) if self.shown is None else np.flatnonzero(self.shown)
@@ -194,7 +194,7 @@ class AppliedRules:
     def note_shortage(self, k: int) -> None:
         """Warn if fewer than k items fulfil the condition."""
         if self.shown is not None and self.shown.sum() < k:
-            note(f"{option('where')} {self.shown.sum()} items match: lists are shorter than k = {k}")
+            note(f"{self.shown.sum()} items match: lists are shorter than k = {k} ({option('where')})")
 
 
 @dataclass(frozen=True)
@@ -227,14 +227,14 @@ class Rules:
         for name in ("diversity", "popularity_penalty"):
             share = getattr(self, name)
             if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 <= share <= 1:
-                raise ConfigError(f"{option(name)} {share!r}: expected a number from 0 (off) to 1")
+                raise ConfigError(f"{option(name, share)}: expected a number from 0 (off) to 1")
         if self.at_most is not None and not isinstance(self.at_most, Mapping):
-            raise ConfigError(f"{option('at_most')} {self.at_most!r}: expected columns and numbers: {{'category': 2}}")
+            raise ConfigError(f"{option('at_most', self.at_most)}: expected columns and numbers: {{'category': 2}}")
         if self.unknown not in ("raise", "popular"):
             raise ConfigError(f"unknown = {self.unknown!r}: choose raise or popular")
 
     def applied(self, ranker: Ranker, head: str) -> AppliedRules | None:
-        """Apply the rules to a ranker's items; None if all may be shown as ranked. head: gives the similarity"""
+        """Apply the rules to a ranker's items; None: they change nothing. head: head whose vectors give similarities"""
         if self.where is None and not (self.at_most or self.diversity or self.popularity_penalty):
             return None
         shown, groups, ids = None, [], ranker.item_ids

@@ -25,7 +25,7 @@ SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A file with a row for each item. item, title: its columns; None: found by their usual names.
+    """File with a row for each item. item, title: its columns; None: found by their usual names.
 
     frame: the rows, if they are already in memory; `path` is then only their name in messages
     joined: ids of the rows of `frame`, by position, if `joined_to` made them
@@ -46,7 +46,7 @@ class Catalogue:
         return replace(self, frame=self.attributes(ids), joined=ids)
 
     def read(self, ids: Ids) -> tuple[dict[Any, str], str]:
-        """Return item id -> first title that is not empty, for items of the log; and a sentence with their number."""
+        """Map item ids of the log to their first title that is not empty; also return a sentence with their number."""
         import polars as pl
 
         rows, item = self._rows(self._read(), ids)
@@ -85,7 +85,7 @@ class Catalogue:
         return [each for each in others if each != ""], described
 
     def roles(self) -> tuple[str, str]:
-        """Columns of ids and titles."""
+        """Return the columns of ids and titles."""
         frame = self._read()
         item = self._column(frame, self.item, ITEM_NAMES, "item")
         return item, self._column(frame, self.title, TITLE_NAMES, "title")

@@ -17,17 +17,17 @@ from concf.reference.cuda_graphs import make_adam
 from concf.reference.settings import ReferenceSettings
 
 ITEM_SHARE = 0.5  # weight of the items' norm in a gradient scale
-EXPONENT = {"own": 0.15, "whole": 1.0}  # of the training ratio: the released code's, and that of Eq. 15
-LEARNING_RATE = {"adam": 0.01, "descent": 1e-4}  # of lambda_x: the released code's; the paper leaves it open
-FLOOR = {"adam": 0.01, "descent": 1e-4}  # least lambda_x before all are scaled to their sum: the released code's; ours
+EXPONENT = {"own": 0.15, "whole": 1.0}  # of the training ratio: the released code's, and that in Eq. 15
+LEARNING_RATE = {"adam": 0.01, "descent": 1e-4}  # of lambda_x: the released code's, and ours; the paper has none
+FLOOR = {"adam": 0.01, "descent": 1e-4}  # least lambda_x before all are scaled to their sum: the released code's, ours
 TINY = 1e-30  # a head without gradient has scale 0 and slope 0
 
 
 class Balance:
-    """The balancing weights and their optimiser (Algorithm 1, lines 2 and 11).
+    """Balancing weights and their optimiser (Algorithm 1, lines 2 and 11).
 
     weights: [heads] lambda_x; initial: [heads] L^0_x (Eq. 15)
-    sets_initial: whether the present batch sets L^0 (`begin`); a tensor, so that a captured step reads it anew
+    sets_initial: whether the current batch sets L^0 (`begin`); a tensor, so that a captured step reads it every time
     """
 
     def __init__(self, settings: ReferenceSettings, n_heads: int, device: torch.device, dtype: torch.dtype) -> None:

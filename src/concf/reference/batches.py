@@ -16,15 +16,15 @@ from concf.runtime.arguments import derive_seed
 
 Positions = NDArray[np.signedinteger[Any]]
 
-DRAWS = 100  # redraws of a negative; after them the user is taken to have used every item
-Among = tuple[Tensor, Tensor]  # [n] ids of the whole batch, [b] positions of this process's part in it
+DRAWS = 100  # most redraws of a negative; then the user is assumed to have used every item
+Among = tuple[Tensor, Tensor]  # [n] ids of the global batch, [b] positions of this process's part in it
 
 
 @dataclass(frozen=True)
 class Batch:
     """[B] users, their positive items and their negative ones.
 
-    whole: the batch of all processes, whose rows from `first` on are this process's part; None: this is all of it
+    whole: the global batch, in which this process's part begins at row `first`; None: this is the global batch
     """
 
     user: Tensor
@@ -37,7 +37,7 @@ class Batch:
         return len(self.user)
 
     def to(self, device: torch.device) -> Batch:
-        """Move to a device; on a GPU as int64, so that no batch is converted by itself."""
+        """Move to a device; on a GPU as int64, so that all pairs of an epoch are converted at once."""
         kind = None if device.type == "cpu" else torch.int64
         return self._each(lambda part: part.to(device).to(kind or part.dtype))
 
@@ -71,11 +71,11 @@ class Batch:
         return torch.cat([self.positive, self.negative])
 
     def among_users(self) -> Among | None:
-        """Users of the whole batch, and the positions of this part in it."""
+        """Users of the global batch, and the positions of this part in it."""
         return None if self.whole is None else (self.whole.user, self._at())
 
     def among_items(self) -> Among | None:
-        """Items of the whole batch, and the positions of this part in it."""
+        """Items of the global batch, and the positions of this part in it."""
         if self.whole is None:
             return None
         return self.whole.items, torch.cat([self._at(), self._at() + len(self.whole)])
@@ -85,9 +85,9 @@ class Batch:
 
 
 class Sampler:
-    """Draws the pairs of an epoch on the CPU, so that a seed gives the same ones on every device.
+    """Sampler of the pairs of an epoch, on the CPU, so that a seed gives the same pairs on every device.
 
-    user, positive: [pairs], int32 where that is enough; observed: [pairs] their cells in the matrix [users, items]
+    user, positive: [pairs], int32 where possible; observed: [pairs] their flat indices in the matrix [users, items]
     ends: [pairs] cumulative weights; None: all weights are 1
     """
 
@@ -104,7 +104,7 @@ class Sampler:
         self.observed = self._cells(self.user, self.positive)
 
     def epoch(self, seed: int, epoch: int) -> Batch:
-        """Draw every observed pair once, in an order that depends on seed and epoch alone: no state to keep.
+        """Draw every observed pair once, in an order that depends on seed and epoch alone, so there is no state.
 
         A pair of weight w is drawn floor(w) or ceil(w) times, w on average; the sum of all is the number of pairs.
         """
@@ -142,7 +142,7 @@ def distinct(ids: Tensor, n: int, kind: torch.dtype, among: Among | None = None)
     """(rows, weights) that count each distinct id of ids [B], of 0 .. n-1, once.
 
     On a GPU, where shapes must be static, all rows with weight 1 / multiplicity; on a CPU the last row of each id.
-    among: the ids of the whole batch; an id is counted by the process that has its last row
+    among: the ids of the global batch; an id is counted by the process that has its last row
     """
     row = torch.arange(len(ids), device=ids.device)
     all_ids, at = (ids, row) if among is None else among

@@ -16,7 +16,7 @@ from torch import Tensor
 from concf.reference.batches import Batch
 
 WARM_UP = 3  # eager steps before a capture; they train the model too
-STREAMS = 8  # most streams of a set; PyTorch has a pool of 32, which it hands out in turn
+STREAMS = 8  # most streams of a set; PyTorch has a pool of 32
 
 
 @dataclass
@@ -27,7 +27,7 @@ class _Graph:
 
 
 class CudaGraph:
-    """`step(batch, distils)`; on a GPU one captured graph for each batch size, with and without consensus loss.
+    """Call `step(batch, distils)`; on a GPU by a graph for each batch size, with and without consensus loss.
 
     noise: generator of the step's random numbers; replays continue its sequence
     on: whether steps are captured
@@ -67,7 +67,7 @@ class CudaGraph:
         graph.register_generator_state(self.noise)
         shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # graphs never run concurrently
         collects = gc.isenabled()
-        gc.disable()  # to free a graph of an earlier training would abort the capture
+        gc.disable()  # freeing a graph of an earlier training would abort the capture
         try:
             with torch.cuda.graph(graph, pool=shared, stream=self.stream):
                 return _Graph(graph, static, self.step(static, distils))
@@ -101,7 +101,7 @@ class Streams:
 
     @contextmanager
     def stream(self, number: int, *reads: Tensor) -> Iterator[None]:
-        """Run the block on stream `number`, after the work before it. reads: tensors from outside"""
+        """Run the block on stream `number`, after the work before it. reads: tensors made on other streams"""
         if not self.streams:
             yield
             return

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from concf.reference.kernels import Sparse, two_layers
 
 EVERY_HEAD = slice(None)
-LAYERS = 3  # of LightGCN, as its authors recommend
+LAYERS = 3  # layers of LightGCN, as its authors recommend
 Sharing = Literal["full", "layer", "embedding", "none"]
 
 
@@ -33,7 +33,7 @@ class GroupedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, 1, outputs).uniform_(-bound, bound))
 
     def of(self, heads: slice) -> tuple[Tensor, Tensor]:
-        """Weight and bias of a slice of heads, or the shared ones."""
+        """Select weight and bias of a slice of heads; shared ones are for all."""
         if len(self.weight) == 1 or heads == EVERY_HEAD:
             return self.weight, self.bias
         return self.weight[heads], self.bias[heads]
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
         self.divides = self.divides or type(self) is Encoder  # subclasses must declare it
 
     def propagate(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
-        """Propagate the embeddings [g, users, d], [g, items, d] over the graph: here they stay."""
+        """Propagate the embeddings [g, users, d], [g, items, d] over the graph; unchanged by default."""
         return user, item
 
     def forward(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:  # noqa: ARG002
@@ -118,17 +118,17 @@ EncoderMaker = Callable[[int, int, Sharing, csr_array], Encoder]  # dimensions, 
 
 
 def mlp(dimensions: int, heads: int, sharing: Sharing, train: csr_array, dropout: float = 0.0) -> MLP:  # noqa: ARG001
-    """The paper's target model."""
+    """Make the paper's target model."""
     return MLP(dimensions, 1 if sharing in ("full", "layer") else heads, 1 if sharing == "full" else heads, dropout)
 
 
 def factorisation(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> Encoder:  # noqa: ARG001
-    """Plain matrix factorisation."""
+    """Make the encoder of plain matrix factorisation."""
     return Encoder(dimensions)
 
 
 def lightgcn(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> LightGCN:  # noqa: ARG001
-    """LightGCN propagation over the training graph."""
+    """Make LightGCN on the training graph."""
     return LightGCN(dimensions, train)
 
 

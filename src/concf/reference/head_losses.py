@@ -140,14 +140,14 @@ class HeadLosses:
         return weight
 
     def _of_all(self, names: list[str], losses: Tensor) -> Tensor:
-        """[heads] losses [h] of the heads `names`, and 0 for the others."""
+        """[heads] fill in 0 for heads that are not among `names`. losses: [h]"""
         by_name = dict(zip(names, losses.unbind(), strict=True))
         return torch.stack([by_name.get(name, losses.new_zeros(())) for name in self.model.names])
 
     def student_slices(self, names: list[str]) -> tuple[slice, slice]:
-        """Slices of heads that must be encoded for the users, and for the items, of the heads `names`.
+        """Slices of heads whose users, and whose items, must be encoded for the heads `names`.
 
-        All heads, where the encoder cannot encode for some of them alone.
+        These are all heads if the encoder cannot encode a slice.
         """
         if not self.model.encoder.divides:
             return slice(0, len(self.model.names)), slice(0, len(self.model.names))
@@ -158,7 +158,7 @@ class HeadLosses:
         return user_heads, item_heads
 
     def _encoded(self, rows: Tensor, noise: torch.Generator | None, heads: slice) -> dict[str, Tensor]:
-        """Head -> its encodings; a head outside the slice does not use them, and gets those of another."""
+        """Map each head to its encodings; a head outside the slice does not use its own, and gets those of another."""
         encoded = self.model.encode(rows, noise, heads).unbind()
         by_name = dict(zip(self.model.names[heads], encoded, strict=True))
         return {name: by_name.get(name, encoded[0]) for name in self.model.names}

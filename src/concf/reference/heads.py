@@ -1,6 +1,6 @@
 """Heads: each scores by an inner product, s(u, i) = <user_u, item_i> + user_offset_u + item_bias_i.
 
-So pair scores, lists, rankings, exports and vector search need one code path. A head maps encodings to vectors; the
+Pair scores, lists, rankings, exports and vector search thus share one code path. A head maps encodings to vectors; the
 offset of a user changes no ranking, but is part of the score in the loss. A head is made from (size of an encoding,
 number of users, number of items).
 """
@@ -15,7 +15,7 @@ Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
 
 
 class Head(nn.Module):
-    """A head that scores by the encodings themselves; base of the others, which replace one side or both.
+    """Head that scores by the encodings themselves; base of the others, which replace one side or both.
 
     encoding: [n, size] of the users or items `ids` [n]; None: of all
     encodes_user, encodes_item: whether the head uses the encodings of users, and of items

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-BLOCK = 1 << 19  # logits of a block on a CPU,
-KEPT = 1 << 24  # unless all of them are at most this many: then they are kept
-LEAST = 16  # least rows of a block, since every block reads the whole table and its gradient
-FEW = 4  # longest list whose vectors are simply gathered
-NARROW = 64  # largest dimension of the Triton kernel of the log-partition
+BLOCK = 1 << 19  # logits of a block on a CPU
+KEPT = 1 << 24  # most logits that are kept whole for the gradient
+LEAST = 16  # fewest rows of a block, since every block reads the whole table and its gradient
+FEW = 4  # longest list whose vectors are gathered
+NARROW = 64  # most dimensions for the Triton kernel of the log-partition
 GPU_BLOCK = 1 << 27  # logits of a block on a GPU, for larger dimensions
 
 

@@ -29,7 +29,7 @@ def _identity(scores: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective of collaborative filtering.
+    """Objective of collaborative filtering.
 
     loss:   with needs "pairs" of (positive, negative) scores [B];
             with "items" or "users" of (partition, observed, degree, weight), see `losses.multinomial`, over all items
@@ -52,15 +52,15 @@ class Objective:
 class Formulation:
     """Points on which the paper and its code differ, or which the paper leaves open; the defaults are `reference`.
 
-    distance:    that CF-B trains on; in the consensus loss a squared one is scaled by 10
+    distance:    distance that CF-B trains on; in the consensus loss the squared one is scaled by 10
     error_scale: factor of CF-D's squared error; Eq. 4 has 1/2
     begins:      the consensus loss begins after the |Q|-th ranking, at epoch |Q| p (warm-up), or one epoch later
     window_moves: False: consistency is measured once, over rankings up to epoch |Q| p
     newest_votes: False: the ranking before the newest one votes
-    weight_range: lambda_x is clipped to it where it weighs the consensus loss; None: it is not
-    clip:        in the consensus loss, scores of BPR and the multinomial heads are clipped to +-this; None: not
+    weight_range: bounds of lambda_x as weight of the consensus loss; None: no bounds
+    clip:        largest absolute score of BPR and the multinomial heads in the consensus loss; None: any
     ratio_of:    training ratio: of lambda_x L_CF-x to the power of 0.15 (own), or of L_x as in Eq. 15 (whole)
-    optimiser:   of lambda_x: Adam, their sum the number of heads; or gradient descent, their sum 1
+    optimiser:   of lambda_x: Adam, with the number of heads as their sum; or gradient descent, with sum 1
     norm:        gradient scale: norm(users) + norm(items) / 2 (sides), or the norm of both as one (joint)
     """
 

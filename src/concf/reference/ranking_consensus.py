@@ -1,4 +1,4 @@
-"""Rankings of the heads over time: the queue Q, their consensus, and the target that students learn from."""
+"""Rankings of the heads over time: the queue Q, their consensus, and the target that students learn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RankingConsensus:
 
     queue:  Q, the newest rankings, [heads, local users, M] int32 each, the newest last
     window: rankings over which consistency is measured
-    target: [users, L] int32 consensus lists that students learn from, padded with -1
+    target: [users, L] int32 consensus lists that students learn, padded with -1
     """
 
     def __init__(self, data: Split, settings: ReferenceSettings, model: Model, validation: Validation) -> None:
@@ -126,7 +126,7 @@ class RankingConsensus:
         return {"items": self.whole(items, 1), "consistency": self.whole(consistency, 1), "voter_weights": weights}
 
     def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
-        """Gather lists [local users, ...] of all users."""
+        """Gather lists [local users, ...] of all processes to those of all users."""
         return self.group.gather(lists, dim).clone()
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
@@ -135,7 +135,7 @@ class RankingConsensus:
         return {name: self.validation.of_its_users(ranked[users]) for name, ranked in lists.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next epochs depend on, for all users; rankings in both queue and window are stored once."""
+        """Return the state for the next epochs, of all users; rankings in both queue and window are stored once."""
         rankings = list({id(ranking): ranking for ranking in (*self.queue, *self.window)}.values())
         number = {id(ranking): n for n, ranking in enumerate(rankings)}
         return {

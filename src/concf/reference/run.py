@@ -22,7 +22,7 @@ from concf.runtime.settings import named
 
 
 class ReferenceRun(Run):
-    """Run of Algorithm 1. model: the present state of all branches; `keep` returns the best state of one."""
+    """Run of Algorithm 1. model: the current state of all branches; `keep` returns the best state of one."""
 
     unit: ClassVar[Literal["epochs", "stages"]] = "epochs"
     settings: ReferenceSettings
@@ -52,7 +52,7 @@ class ReferenceRun(Run):
                 best.votes = {part: cast[part] for part in cast if name == CONSENSUS or part != "consistency"}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the run keeps, except its history."""
+        """Return everything that the run keeps, except its history."""
         return super().state_dict() | {"model": self.model.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class ReferenceRun(Run):
         return dict(map(named, self.settings.objectives)).get(name)
 
     def method(self) -> str:
-        """How it is trained, in a sentence."""
+        """Describe the training in a sentence."""
         chosen = self.settings
         if not chosen.several:
             return f"One head alone, at most {chosen.training.epochs} epochs."
@@ -76,7 +76,7 @@ class ReferenceRun(Run):
 
     @property
     def at_most(self) -> int:
-        """Most epochs that it may train."""
+        """Most epochs of the training."""
         return self.settings.training.epochs
 
     def keep(self, head: str) -> Model:
@@ -109,7 +109,7 @@ class ReferenceRun(Run):
 
 
 def make_model(data: Split, settings: ReferenceSettings, seed: int = 0) -> Model:
-    """Model before training, drawn on the CPU: the same on every device."""
+    """Make the initial model, drawn on the CPU: the same on every device."""
     made = settings.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

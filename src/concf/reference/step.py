@@ -34,7 +34,7 @@ CLIPPED = ("bpr", "multinomial")  # heads with unbounded scores, which `Formulat
 
 @dataclass
 class Term:
-    """A loss of every head on a batch, and the gradient of its weighted sum over heads.
+    """Loss of every head on a batch, and the gradient of its weighted sum over heads.
 
     loss:   [heads], not weighted
     tables: gradients of the user and the item embeddings, [heads, n, d] each
@@ -47,7 +47,7 @@ class Term:
 
 
 class Step:
-    """A training step of all heads. weights: [heads] lambda_x; students: heads that learn from the consensus."""
+    """Training step of all heads. weights: [heads] lambda_x; students: heads that learn from the consensus."""
 
     def __init__(self, settings: ReferenceSettings, head_losses: HeadLosses, consensus: RankingConsensus) -> None:
         self.settings, self.head_losses, self.consensus = settings, head_losses, consensus

@@ -45,7 +45,7 @@ class Parts:
 
 
 class Trainer(Step):
-    """Epochs of steps, their checks, and what a checkpoint holds of them."""
+    """Epochs of steps, their checks, and their state in a checkpoint."""
 
     def __init__(
         self, data: Split, settings: ReferenceSettings, seed: int = 0, device: str | torch.device = "cpu", *,
@@ -148,12 +148,12 @@ class Trainer(Step):
             torch.backends.cuda.matmul.allow_tf32 = before
 
     def end(self) -> None:
-        """Free what only further epochs need: also the captured graphs, in a reference cycle with the step."""
+        """Free the state for further epochs, with the captured graphs, which are in a reference cycle with the step."""
         self.step.graphs.clear()
         self._next.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next epoch depends on beside the model; random draws depend on seed and epoch alone."""
+        """Return the state that the next epoch needs besides the model; random draws depend on seed and epoch alone."""
         return {
             "weights": self.weights, "initial": self.balance.initial, "consensus": self.consensus.state_dict(),
             "weight_optimiser": self.balance.optimiser.state_dict(), "optimiser": self.optimiser.state_dict(),

@@ -19,7 +19,7 @@ LAYER_SPLITS = 128  # programs that share the rows of a layer's gradient
 
 
 def _tf() -> str:
-    """How tile products are computed: as PyTorch's own matrix products are."""
+    """Precision of tile products: that of PyTorch's own matrix products."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
@@ -32,7 +32,7 @@ def _padded(size: int) -> int:
 def _tile(
     rows, table, bias, row, column, n_rows, n_columns, size: tl.constexpr, padded: tl.constexpr, TF: tl.constexpr
 ):  # fmt: skip
-    """The vectors of a tile's rows and columns, and its logits, -inf outside the catalogue."""
+    """Load the vectors of a tile's rows and columns, and compute its logits, -inf outside the catalogue."""
     dim = tl.arange(0, padded)
     inside = dim[None, :] < size
     left = tl.load(rows + row[:, None] * size + dim[None, :], (row[:, None] < n_rows) & inside, 0.0)
@@ -197,7 +197,7 @@ def _hidden(
     rows, w, b, group, row, n_rows, s_rows, s_w, s_b, seed, share, size: tl.constexpr, width: tl.constexpr,
     P: tl.constexpr, K: tl.constexpr, TF: tl.constexpr
 ):  # fmt: skip
-    """A tile of rows [R, P], the first layer [P, K], and the hidden units [R, K] after dropout and relu."""
+    """Load a tile of rows [R, P] and the first layer [P, K]; compute hidden units [R, K] after dropout and relu."""
     dim, unit = tl.arange(0, P), tl.arange(0, K)
     inside = dim < size
     x = tl.load(

@@ -1,1 +1,1 @@
-"""A run as one page: `gather` collects its content, `page` renders it."""
+"""Report of a run as one page: `gather` collects its content, `page` renders it."""

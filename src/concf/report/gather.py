@@ -1,4 +1,4 @@
-"""Content of a run's report: plain values that JSON can hold, nothing rounded."""
+"""Content of a run's report: values for JSON, not rounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concf.baselines.neighbours import RP3beta
 from concf.baselines.table import voter
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
-from concf.evaluation.evaluate import Evaluation, evaluate
+from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.inference.explain import about, cross_fitted
 from concf.inference.recommender import Recommender
@@ -21,13 +21,12 @@ from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
 
 AT = (20, 50)  # cutoffs
-METRICS = ("recall", "ndcg")
 PARTS: tuple[Literal["test", "valid"], ...] = ("test", "valid")
 COLUMNS = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
 CURVES = ("validation", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
-METRIC, WALKS = "recall@50", "rp3beta"  # of the overview: its metric and its baseline
-LIST_LENGTH = 10  # items of a list that are shown
-HISTORY_LENGTH = 24  # training items that are shown
+METRIC, WALKS = "recall@50", "rp3beta"  # metric and baseline of the overview
+LIST_LENGTH = 10  # most items of a list that are shown
+HISTORY_LENGTH = 24  # most training items that are shown
 
 Evaluations = Mapping[str, Evaluation]  # by head or consensus
 
@@ -112,7 +111,7 @@ def _stage(record: Mapping[str, Any]) -> list[str]:
 
 
 def _curve(run: Run, kind: str) -> dict[str, list[tuple[int, float]]]:
-    """Name -> (epoch, value) of each epoch that has one; a consensus loss of 0 is left out: there was no target."""
+    """Map each name to (epoch, value) of epochs that have one; a consensus loss of 0 is left out: it had no target."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for record in run.history:
         for name, value in record.get(kind, {}).items():

@@ -1,4 +1,4 @@
-"""The report as one HTML file: a Jinja2 template with matplotlib's charts; no script, no font, no network.
+"""Report as one HTML file: a Jinja2 template with matplotlib's charts; no script, no font, no network.
 
 Charts are inline SVG. Their colours become CSS variables, which the page sets for light and dark mode; every name has a
 mark of its own too, so that no two lines differ by colour alone. Importing this module needs the extra `report`.
@@ -23,9 +23,8 @@ try:
     from jinja2 import Environment, PackageLoader, StrictUndefined, Template
     from markupsafe import Markup
     from matplotlib import rc_context
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator
 except ImportError as error:
     raise MissingExtraError(error.name or "jinja2", "report", "a report") from None
 
@@ -39,7 +38,7 @@ CURVES = (  # field of the history, title, caption, unit
 )
 
 WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one bar
-LONGEST = 18  # characters of a name beside a chart
+LONGEST = 18  # most characters of a name beside a chart
 HEADS = ("#0072b2", "#b87400", "#008a64", "#d0521b", "#b5528a", "#2f97cf")  # after Okabe and Ito, darker
 PAPER, INK, SOFT, FAINT = "#ffffff", "#1c1e21", "#5c636b", "#e4e7ea"
 VARIABLES = {PAPER: "paper", INK: "ink", SOFT: "soft", FAINT: "faint"} | {each: f"c{n}" for n, each in enumerate(HEADS)}
@@ -120,11 +119,9 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
             continue
         firsts = {name: (points[0][1] or 1.0) if unit == "relative" else 1.0 for name, points in curves.items()}
         shown = {name: [(epoch, value / firsts[name]) for epoch, value in points] for name, points in curves.items()}
-        caption = text.format(
-            metric=_metric_name(metric), n=metric.partition("@")[2], users=f"{report['run']['validated_users']:,}"
-        )
+        caption = text.format(metric=_metric_name(metric), users=f"{report['run']['validated_users']:,}")
         drawing = lines(
-            f"curve-{kind}", f"{title}. {caption} {_ends(shown)}", shown, looks, xlabel="epoch", percent=unit == "%",
+            f"curve-{kind}", f"{title}. {caption} {_ends(shown)}", shown, looks, xlabel="epoch",
             best={each["name"]: each["epoch"] for each in report["recommenders"]} if kind == "validation" else None,
             since=None if kind == "consensus_loss" else begin,
         )  # fmt: skip
@@ -137,7 +134,7 @@ def _ends(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
 
 
 def looks_of(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """How heads and consensuses are drawn: six colours and marks, then the same with other dashes."""
+    """Choose line styles of heads and consensuses: six colours and marks, then these with other dashes."""
     n = len(HEADS)
     return {
         name: {"color": HEADS[k % n], "marker": MARKS[k % n], "linestyle": DASHES[k // n % len(DASHES)]}
@@ -151,12 +148,11 @@ def looks_of(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
 def lines(
     key: str, label: str, curves: Mapping[str, Sequence[tuple[float, float]]], looks: Looks, *, xlabel: str,
     groups: Sequence[str] = (), best: Mapping[str, float] | None = None, since: float | None = None,
-    percent: bool = False,
 ) -> Markup:  # fmt: skip
-    """A line for each name, over epochs or over named groups.
+    """Draw a line for each name, over epochs or over named groups.
 
-    key: begins the ids within the SVG; label: for readers who cannot see the chart; since: the first epoch with a
-    consensus loss; best: name -> the only epoch to mark (by default some marks are spread along each line)
+    key: prefix of the ids within the SVG; label: for screen readers; since: first epoch with a consensus loss;
+    best: name -> the only epoch to mark (by default some marks are spread along each line)
     """
     with _figure(key, HEIGHT) as (figure, axes):
         for number, (name, points) in enumerate(curves.items()):
@@ -168,8 +164,6 @@ def lines(
         axes.grid(visible=False, axis="x")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        if percent:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if groups:
             axes.set_xticks(range(len(groups)), groups)
         low, high = axes.get_xlim()
@@ -181,27 +175,22 @@ def lines(
 
 
 def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup:
-    """A bar from 0 for each name, one below the other. strong: the one that stands out"""
+    """Draw a bar from 0 for each name, names on the left and values on the right. strong: the highlighted name"""
     with _figure(key, ROW * len(rows) + 4) as (figure, axes):
         colours = [HEADS[0] if name == strong else FAINT for name in rows]
         axes.barh(range(len(rows)), list(rows.values()), height=0.62, color=colours)
-        _label_rows(axes, rows)
+        for number, value in enumerate(rows.values()):
+            axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
+        axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xticks([])
         axes.grid(visible=False)
         return _svg(figure, key, label)
 
 
-def _label_rows(axes: Axes, rows: Mapping[str, float]) -> None:
-    """Names to the left of a chart, values to its right."""
-    for number, value in enumerate(rows.values()):
-        axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
-    axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-
-
 @lru_cache(256)
 def swatch(key: str, name: str, look: tuple[tuple[str, Any], ...]) -> Markup:
-    """A line with its mark, for a legend."""
+    """Draw a line with its mark, for a legend."""
     with _figure(key, 12, 28, layout=None) as (figure, axes):
         axes.set_position((0, 0, 1, 1))
         axes.set_axis_off()
@@ -211,7 +200,7 @@ def swatch(key: str, name: str, look: tuple[tuple[str, Any], ...]) -> Markup:
 
 @contextmanager
 def _figure(key: str, height: float, width: float = WIDTH, layout: Any = "constrained") -> Iterator[Any]:
-    """A figure and its axes; the salt makes matplotlib's ids a function of the drawing."""
+    """Yield a figure and its axes; the salt makes matplotlib's ids a function of the drawing."""
     with rc_context(STYLE | {"svg.hashsalt": key}):
         figure = Figure(figsize=(width / 72, height / 72), layout=layout)
         yield figure, figure.subplots()

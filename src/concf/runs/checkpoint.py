@@ -34,11 +34,11 @@ LOCK = "train.lock"  # of the process that trains
 CARD = "README.md"  # the model card
 DATA = "data"  # the data set, where the run keeps it itself
 TRAINER = "trainer"  # part of the state that only training needs
-PATH = "tensor"  # stands in the JSON of a state for the tensor of that path
+PATH = "tensor"  # key in the JSON of a state, whose value is the path of a tensor
 
 
 class Resumable(Protocol):
-    """A trainer whose state is in the checkpoint until the run is finished."""
+    """Trainer whose state is in the checkpoint until the run is finished."""
 
     group: ProcessGroup
 
@@ -78,7 +78,7 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """Whether it holds a run."""
+        """Whether the folder holds a run."""
         return (self.path / RUN).exists()
 
     def refuse_occupied(self) -> None:
@@ -95,7 +95,7 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Train here alone: a second process is refused by an error that names the first."""
+        """Hold the lock of the folder; a second process is refused by an error that names the first."""
         if not self.begun:
             self.refuse_occupied()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -107,14 +107,14 @@ class RunFolder:
                 self.path.rmdir()
 
     def keep(self, data: Split) -> None:
-        """Keep the data set in the run's own folder; one that lies there and is another is left alone."""
+        """Keep the data set in the run's own folder; another data set that is there is left alone."""
         self._refuse_another_inside(data)
         if not self.own_data.exists():
             data.save(self.own_data)
 
     def _refuse_another_inside(self, data: Split) -> None:
         if self.own_data.exists() and Split.load(self.own_data).hash != data.hash:
-            raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another --out")
+            raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another {option('out')}")
 
     def record(self, epoch: dict[str, Any]) -> None:
         """Append a line to the history."""
@@ -125,7 +125,7 @@ class RunFolder:
             raise DataError(f"{self.path / HISTORY}: could not be written ({error.strerror})") from error
 
     def save(self, run: Run, trainer: Resumable | None = None) -> None:
-        """Write the checkpoint; that of a finished run leaves out the trainer's state, which is most of it.
+        """Write the checkpoint; without the trainer's state, which is most of it, once the run is finished.
 
         Without its trainer a run can be used, but not resumed. All processes call it, and one writes.
         """
@@ -188,7 +188,8 @@ class RunFolder:
         try:
             run.load_state_dict(unflatten(rest, tensors))
             if trainer and resumed is None and not run.finished:
-                raise ConfigError(f"{self.path}: saved without its trainer, it cannot be resumed. Choose another --out")
+                fix = f"Choose another {option('out')}"
+                raise ConfigError(f"{self.path}: saved without its trainer, it cannot be resumed. {fix}")
             if trainer and resumed is not None:
                 trainer.load_state_dict(unflatten(resumed, tensors))
         except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -202,7 +203,7 @@ class RunFolder:
         try:
             return _known(json.loads(path.read_text(encoding="utf-8")), path)
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: damaged ({type(error).__name__}). Bring back a copy") from None
+            raise DataError(f"{path}: damaged ({type(error).__name__}). Restore a copy") from None
 
     def data(self) -> Split:
         """Load the data set that the run was trained on, from where it was then."""
@@ -251,14 +252,15 @@ def _refuse_another(stored: dict[str, Any], run: Run, where: Path) -> None:
     wanted = _description(run)
     refuse_other_data(stored, run.data, where)
     if stored["seed"] != wanted["seed"]:
-        raise ConfigError(f"{where}: the run has seed {stored['seed']}, not {wanted['seed']}. Leave --seed out")
+        raise ConfigError(f"{where}: its seed is {stored['seed']}, not {wanted['seed']}. Leave {option('seed')} out")
     if stored["model"] != wanted["model"]:
-        raise ConfigError(f"{where}: a run of the model {stored['model']}, not {wanted['model']}. Leave --preset out")
+        models = f"its model is {stored['model']}, not {wanted['model']}"
+        raise ConfigError(f"{where}: {models}. Leave {option('preset')} out")
     own, other = flat(stored["settings"]), flat(wanted["settings"])
     if own != other:
         names = sorted(name for name in own.keys() | other.keys() if own.get(name) != other.get(name))
         found = ", ".join(f"{name} = {own.get(name)!r}, not {other.get(name)!r}" for name in names)
-        raise ConfigError(f"{where}: the run has other settings: {found}. Leave them out, or change --out")
+        raise ConfigError(f"{where}: the run has other settings: {found}. Leave them out, or change {option('out')}")
 
 
 def refuse_other_data(description: dict[str, Any], data: Split, where: Path) -> None:

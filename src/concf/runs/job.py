@@ -17,16 +17,17 @@ from concf.runs.watchers import Watch
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION
 
-CHECKPOINT_SECONDS = 30.0  # between two checkpoints of Algorithm 1, at least
+CHECKPOINT_SECONDS = 30.0  # least seconds between two checkpoints of Algorithm 1
 
 
 @dataclass(frozen=True)
 class Job:
-    """The circumstances of a run, which do not change its result.
+    """Circumstances of a training, which do not change its result.
 
-    folder:      where it is written; None: in memory
-    resume:      continue the run in `folder`
-    group:       processes that train together; the first of them writes
+    folder:   where the run is written; None: in memory
+    resume:   continue the run in `folder`
+    group:    processes that train together; the first of them writes
+    watchers: called with the record of every epoch or stage
     """
 
     folder: RunFolder | None = None
@@ -71,7 +72,7 @@ class Job:
 
 
 def as_watchers(watch: Watch | Sequence[Watch] | None) -> tuple[Watch, ...]:
-    """One watcher, several or none."""
+    """Return one watcher, several or none as a tuple."""
     return () if watch is None else (watch,) if callable(watch) else tuple(watch)
 
 

@@ -1,6 +1,6 @@
-"""The model card of a run: what it learned from, how good it is, how it was made, its limits, and how to load it.
+"""The model card of a run: its data, metrics, settings and limits, and how to load it.
 
-Made of what a checkpoint holds and nothing else, such as times or paths: a resumed run has the card of one that was
+The card is made from the checkpoint alone, without times or paths: a resumed run has the same card as a run that was
 never killed.
 """
 
@@ -18,7 +18,7 @@ AT_RANDOM = ("random", "released", "paper", "new-users")
 
 
 def model_card(run: Run) -> str:
-    """The card as Markdown."""
+    """Write the card as Markdown."""
     sections = {
         "Data": _data(run),
         "Metrics": _metrics(run),
@@ -77,7 +77,7 @@ def _metrics(run: Run) -> str:
 
 
 def _settings(run: Run) -> str:
-    """The way of training in a few sentences, and a row for each setting that differs from the preset."""
+    """Describe the training in a few sentences, with a row for each setting that differs from the preset."""
     preset, changes = run.settings.nearest_preset()
     way = f"{run.method()} Heads: {_safe(', '.join(run.heads))}. Seed {run.seed}."
     if not changes:
@@ -119,7 +119,7 @@ def _loading(run: Run) -> str:
 
 
 def _hash(files: dict[str, str]) -> str:
-    """File -> SHA-256; of several files how many there are."""
+    """Write the SHA-256 of one file, or the number of several."""
     return f"of {len(files)} files, in `run.json`" if len(files) > 1 else "".join(files.values()) or "not known"
 
 

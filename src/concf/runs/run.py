@@ -1,4 +1,4 @@
-"""A run: its history, and each head and consensus at its best validation."""
+"""Run: its history, and each head and consensus at its best validation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.parts import PARTS, origin
 from concf.data.split import UPDATES, Split
-from concf.errors import ConfigError, note
+from concf.errors import ConfigError, note, option
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.scorers import Factors, ListFunction, WithFallback
@@ -29,7 +29,7 @@ from concf.runtime.arguments import check_cutoffs
 
 @dataclass
 class Best:
-    """A recommender at its best validation.
+    """Recommender at its best validation.
 
     epoch: of its best validation, the last of equals, since longer training is preferred where a metric hardly changes
     rose:  epoch of the last strict improvement
@@ -47,7 +47,7 @@ class Best:
 
 
 class Run(ABC):
-    """A run of one of the models, unfinished or finished.
+    """Run of one of the models, unfinished or finished.
 
     unit:    what its history counts: epochs or stages
     best:    head name, "consensus" (R + C) or "R-consensus" -> its best state
@@ -84,7 +84,7 @@ class Run(ABC):
 
     @abstractmethod
     def method(self) -> str:
-        """How it is trained, in a sentence or two."""
+        """Describe the training in a sentence or two."""
 
     @property
     def heads(self) -> list[str]:
@@ -103,12 +103,12 @@ class Run(ABC):
 
     @property
     def at_most(self) -> int | None:
-        """Most epochs that it may train; None: it has stages."""
+        """Most epochs of the training; None: it has stages."""
         return None
 
     @property
     def n_validated(self) -> int:
-        """Number of users that the choice of the best rests on."""
+        """Number of users that validation metrics are measured on."""
         everyone = len(self.data.validated)
         return min(everyone, self.settings.training.validated_users or everyone)
 
@@ -117,13 +117,13 @@ class Run(ABC):
         return max(self.heads, key=lambda name: self._best(name).validation)
 
     def why_best_head(self) -> str:
-        """Why `best_head` is the one to deploy."""
+        """Give the reason for the choice of `best_head`."""
         if not set(self.heads) <= self.best.keys():
             return "no head was measured yet"
         return f"{self.best_head()} has the best validation of the heads"
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a run keeps, except its history."""
+        """Return everything that a run keeps, except its history."""
         best = {name: dict(vars(each)) for name, each in self.best.items()}
         return {"epoch": self.epoch, "finished": self.finished, "best": best}
 
@@ -138,11 +138,11 @@ class Run(ABC):
         return fitting_metric(self.settings.training.metric, self.data)
 
     def recommender(self, name: str, histories: csr_array | None = None) -> Factors | WithFallback | ListFunction:
-        """A head's vectors, or the lists of a consensus, at their best: for `evaluate` and `rank`.
+        """Return a head's vectors, or the lists of a consensus, at their best: for `evaluate` and `rank`.
 
         Evaluated users without a learned pair get the most popular items.
 
-        histories: [n, items] of new users to rank for; None: rank for the users of the log
+        histories: [n, items] histories of new users; None: rank for the users of the log
         """
         if histories is not None and name in self.heads:
             return self.fold_in.head(name, histories)
@@ -270,7 +270,7 @@ class Run(ABC):
         """Refuse to measure on a part that was learned from; held-out users are always measurable."""
         if on in self.learned and not self.data.has_new_users:
             part = {"valid": "validation", "test": "test"}[on]
-            advice = "--on test" if "test" not in self.learned else "refit=validation when you train"
+            advice = option("on", "test") if "test" not in self.learned else "refit=validation when you train"
             raise ConfigError(
                 f"this run was refitted on its {part} part: a metric on it would say nothing. Choose {advice}"
             )

@@ -18,7 +18,7 @@ EVERYTHING = "all"  # the heads and the consensuses
 
 
 class VotingSettings(Settings):
-    """How voters agree (Eq. 10-12)."""
+    """Settings of the consensus of rankings (Eq. 10-12)."""
 
     top_k: int | None = Field(100, ge=1, description="K: a voter votes for its first K items; none: for all")
     temperature: float = Field(10.0, gt=0, description="T: the smaller, the more the top ranks count")
@@ -65,7 +65,7 @@ class RunSettings(Settings):
         return len(self.heads) > 1
 
     def changed(self, *layers: Mapping[str, Any]) -> Self:
-        """These settings with nested changes, such as {"consensus": {"weight": 0}}, the later over the earlier."""
+        """Return a copy with nested changes, such as {"consensus": {"weight": 0}}, the later over the earlier."""
         chosen = self.model_dump()
         for layer in layers:
             chosen = merged(chosen, _with_nones(layer, type(self)))
@@ -75,7 +75,7 @@ class RunSettings(Settings):
             raise ConfigError("; ".join(self._explain(dict(problem)) for problem in error.errors())) from None
 
     def nearest_preset(self) -> tuple[str, dict[str, tuple[Any, Any]]]:
-        """The preset with the fewest differences, which a run does not record, and name -> (value, the preset's)."""
+        """Find the preset with the fewest differences, as a run does not record its own; name -> (value, preset's)."""
         own, changes = flat(self.model_dump(mode="json")), dict[str, dict[str, tuple[Any, Any]]]()
         for name, preset in self.presets.items():
             theirs = flat(preset.model_dump(mode="json"))
@@ -96,7 +96,7 @@ class RunSettings(Settings):
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings, with those of `above` in place of those of `below`."""
+    """Merge nested settings; those of `above` take precedence."""
     both = dict(below)
     for name, value in above.items():
         nested = isinstance(value, Mapping) and isinstance(both.get(name), Mapping)
@@ -105,7 +105,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def from_word(word: str) -> dict[str, Any]:
-    """`consensus.weight=0` -> {"consensus": {"weight": 0}}; the value as in TOML, or else plain text."""
+    """Parse `consensus.weight=0` to {"consensus": {"weight": 0}}; the value is TOML, or else plain text."""
     name, equals, text = word.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"--set {word!r}: expected name=value, such as top_k=100")

@@ -16,7 +16,7 @@ Watch = Callable[[dict[str, Any]], None]  # called with every record of a run; `
 
 
 def note_of(record: dict[str, Any], metric: str) -> str:
-    """For a progress bar: the consensus and the best head on validation; nothing for an epoch without validation."""
+    """Make the note of a progress bar: the consensus and the best head on validation; empty without validation."""
     shown = _shown(record)
     words = (f"{name} {value:.4f}".replace(" 0.", " .") for name, value in shown.items())
     return f"{short(metric)} {', '.join(words)}" if shown else ""
@@ -50,7 +50,7 @@ class Lines:
 
 
 def _shown(record: dict[str, Any]) -> dict[str, float]:
-    """The consensus, where there is one, and the best head."""
+    """Validation metrics of the consensus, if there is one, and of the best head."""
     metrics: dict[str, float] = record.get("validation", {})
     heads = [name for name in metrics if name not in (CONSENSUS, R_CONSENSUS)]
     best = [max(heads, key=metrics.__getitem__)] if heads else []

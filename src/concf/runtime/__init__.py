@@ -1,1 +1,1 @@
-"""What everything stands on: processes, files, progress, provenance."""
+"""Foundations of every program: processes, files, progress, provenance."""

@@ -1,4 +1,4 @@
-"""Check the numbers that callers pass; derive seeds."""
+"""Checks of the numbers that callers pass; seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_seed(value: Any) -> int:
 
 
 def check_cutoffs(name: str, value: Iterable[int] | int) -> list[int]:
-    """Distinct list lengths of one integer or several."""
+    """Check one list length or several; returns them without repeats."""
     several = value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else [value]
     cutoffs = list(dict.fromkeys(check_count(name, each) for each in several))
     if not cutoffs:

@@ -33,7 +33,7 @@ RAY = "ray"
 ENGINES = ("processes", RAY)
 RUNS_PER_GPU = 6  # training runs that share a GPU well
 RETRIES = 3  # of a job whose worker died
-CPU_BLOCKS = 8  # that an operation is divided into, for the threads
+CPU_BLOCKS = 8  # blocks that an operation is divided into, for the threads
 OBJECT_STORE = 100 << 20  # bytes for functions and results, which are small
 WORKER = "concf-worker"  # begins the name of a thread
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process and number of threads
@@ -81,7 +81,7 @@ def each_block(function: Callable[[slice], object], length: int, device: torch.d
 
 
 def blocks_of(length: int, device: torch.device) -> list[slice]:
-    """Slices of about equal length of 0 to `length`; on a GPU one. They do not depend on the number of threads."""
+    """Divide 0 .. length-1 into slices of about equal length; on a GPU one. The number of threads does not matter."""
     count = CPU_BLOCKS if device.type == "cpu" else 1
     bounds = [length * k // count for k in range(count + 1)]
     return [slice(begin, end) for begin, end in pairwise(bounds) if begin < end]

@@ -72,7 +72,7 @@ def new_file(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _written(target: Path, fix: str = "") -> Iterator[Path]:
-    """A path beside the target, removed at the end; an OSError becomes a DataError."""
+    """Yield a path beside the target, removed at the end; an OSError becomes a DataError. fix: advice in the message"""
     fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def refuse_changed(path: Path) -> None:
 
 
 def refuse_no_file(path: Path, fix: str = "") -> None:
-    """Refuse a path that is not a file. fix: what to do about a folder."""
+    """Refuse a path that is not a file. fix: advice for a folder"""
     if path.is_dir():
         raise DataError(f"{path}: is a folder, not a file.{fix}")
     if not path.is_file():
@@ -178,7 +178,7 @@ def _remove(path: Path) -> None:
 
 
 def _field_and_digest(path: Path) -> tuple[re.Match[bytes] | None, str]:
-    """The checksum in the header (None if there is none), and what it should be."""
+    """Return the checksum in the header (None without one), and the checksum of the file."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         file.seek(0)

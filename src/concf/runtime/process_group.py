@@ -1,4 +1,4 @@
-"""The process group: which part of the work this process does, and how processes communicate.
+"""Process group: the part of the work that this process does, and how processes communicate.
 
 Every process holds the whole model, and takes its rows of every global batch and its users of every ranking. Results
 are all-reduced or gathered by PyTorch's collectives (gloo on a CPU, NCCL on GPUs).
@@ -47,7 +47,7 @@ class ProcessGroup:
 
     @property
     def several(self) -> bool:
-        """Whether there are others."""
+        """Whether there are other processes."""
         return self.size > 1
 
     def share(self, n: int, rank: int | None = None) -> slice:
@@ -79,7 +79,7 @@ class ProcessGroup:
         return [int(each) for each in count.tolist()]
 
     def join(self, part: Tensor) -> Tensor:
-        """[all, ...] rows of all processes, in the order of the ranks; each may have any number."""
+        """[all, ...] gather the rows of all processes in the order of the ranks; each may have any number."""
         if not self.several:
             return part
         lengths = self.lengths(part)

@@ -30,9 +30,9 @@ def shows() -> bool:
 
 @contextmanager
 def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Show `what` while the block runs; the yielded function takes the number of steps and, optionally, a note.
+    """Show a bar while the block runs; the yielded function takes the number of steps and, optionally, a note.
 
-    total: number of steps; None: unknown
+    what: text beside the bar; total: number of steps; None: unknown
     """
     if not shows() or not _busy.acquire(blocking=False):
         yield lambda _steps, _note="": None

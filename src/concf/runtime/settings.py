@@ -14,19 +14,19 @@ from concf.errors import ConfigError
 
 
 class Settings(BaseModel):
-    """A record of settings; unknown names and invalid values are refused when it is made."""
+    """Record of settings; unknown names and invalid values are refused when it is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def named(entry: str) -> tuple[str, str]:
-    """Split an entry such as `als-a=weighted-squares@0.02` into name and specification; the name is optional."""
+    """Split an entry such as `first=bpr` into name and specification; without a name, they are equal."""
     match = re.fullmatch(r"\s*([\w-]+)\s*=\s*(.+?)\s*", entry)
     return (match[1], match[2]) if match else (entry, entry)
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """{"consensus": {"weight": 0}} -> {"consensus.weight": 0}."""
+    """Flatten settings: {"consensus": {"weight": 0}} -> {"consensus.weight": 0}."""
     names: dict[str, Any] = {}
     for name, value in settings.items():
         names |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value}
@@ -34,7 +34,7 @@ def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """{"consensus.weight": 0} -> {"consensus": {"weight": 0}}."""
+    """Nest settings: {"consensus.weight": 0} -> {"consensus": {"weight": 0}}."""
     groups: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = name.split(".")

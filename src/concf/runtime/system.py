@@ -36,7 +36,7 @@ def write_utf8() -> None:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal to end this process."""
+    """Raised by a signal to end this process."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM raises `Stopped` inside the block, so that it ends like Ctrl-C."""
+    """Let SIGTERM raise `Stopped` inside the block, so that it ends as by Ctrl-C."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)

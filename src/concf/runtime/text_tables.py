@@ -15,13 +15,13 @@ NUMBER = r"[-+]?[\d.,e+-]+( ± [\d.]+)? ?%?|best|nan|inf|"  # a cell such as `0.
 
 
 def short(metric: str) -> str:
-    """`recall@50` -> `R@50`."""
+    """Shorten a metric: `recall@50` -> `R@50`."""
     name, _, n = metric.partition("@")
     return f"{SHORT.get(name, name)}@{n}"
 
 
 def settings_line(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str:
-    """Settings on one line; * marks those at the edge of their grid. Of nested settings, the names."""
+    """Write settings on one line, nested ones by their names. edges: settings at the edge of their grid, marked by *"""
     parts = []
     for name, value in settings.items():
         text = (
@@ -38,7 +38,7 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, width: int) -> Table:
-    """A table of `width` characters, or of more where numbers need it: they are in one piece, and text is folded."""
+    """Make a table of `width` characters, or more where numbers need it: text is folded, and numbers are not."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table
@@ -61,7 +61,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str 
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
-    """Names of at most `width` characters, cut in the middle."""
+    """Cut names in the middle to at most `width` characters."""
     front = (width - 1) // 2
     back = width - 1 - front
     return [name if len(name) <= width else f"{name[:front]}…{name[len(name) - back :]}" for name in names]

@@ -1,1 +1,1 @@
-"""A run over HTTP: lists, explanations and similar items, for programs and for the explorer page."""
+"""HTTP API of a run: lists, explanations and similar items, for programs and for the explorer page."""

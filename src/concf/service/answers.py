@@ -29,14 +29,14 @@ def as_items(served: Served, short: Short) -> list[Item]:
 
 
 def unknown_items(served: Served, items: Iterable[Id | schemas.Event]) -> list[Id]:
-    """Return the first of the items that the run lacks, each once."""
+    """Return the first unknown items, each once."""
     given: Iterable[Any] = (each["item"] if isinstance(each, dict) else each for each in items)
     ids = served.recommender.item_ids
     return list(dict.fromkeys(item for item in given if position_of(ids, item) < 0))[: schemas.REPORTED]
 
 
 def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
-    """Return the lists of users or histories; what the library warns of is a note.
+    """Return the lists of users or histories; warnings of the library become notes.
 
     An unknown user has an error in place of a list, unless the request accepts popular items.
     """
@@ -64,7 +64,9 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
         warnings.simplefilter("always", ConcfWarning)
         try:
             if users or histories:
-                _, blocks = recommender.blocks(users, request.k, by, histories, allow, deny, rules, request.at)
+                _, blocks = recommender.blocks(
+                    users, request.k, histories, by=by, items=allow, exclude=deny, rules=rules, at=request.at
+                )
                 ranked = [short for _, block in blocks for short in block]
         except ConfigError as error:  # of a rule, or of times that are not the log's
             raise Problem(409, "refused_rule", str(error), "body") from None
@@ -89,7 +91,7 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
 
 
 def _by_user(served: Served, items: schemas.ItemLists | None) -> Any:
-    """Return an allow or deny list by user id, if it is by user."""
+    """Convert an allow or deny list by user to user ids; a list for all users stays."""
     return {served.user(name): own for name, own in items.items()} if isinstance(items, dict) else items
 
 
@@ -103,7 +105,7 @@ def of_user(served: Served, text: str, query: schemas.ListQuery) -> schemas.User
 
 
 def similar(served: Served, text: str, query: schemas.SimilarQuery) -> schemas.Answer:
-    """Return the nearest items that the standing rule allows."""
+    """Return the most similar items that the standing rule allows."""
     recommender, ranker = served.recommender, served.recommender.ranker
     head = served.chosen(query.head, recommender.run.best_head(), ranker.heads, "query.head")
     item, _ = served.known("item", text, "path.item")

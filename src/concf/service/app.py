@@ -1,4 +1,4 @@
-"""The ASGI application: routes that workers compute, those of the front itself, the pages, and the OpenAPI document."""
+"""ASGI application: routes that workers compute, routes of the front itself, the pages, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def create_app(service: Service, access: Access | None = None) -> Front:
 
 
 def traced(app: ASGIApp) -> ASGIApp:
-    """Add a span for each request if a variable OTEL_... says where spans go and the extra `telemetry` is installed."""
+    """Trace each request as a span, if a variable OTEL_... is set and the extra `telemetry` is installed."""
     if not any(name.startswith("OTEL_") for name in os.environ) or find_spec("opentelemetry.sdk") is None:
         return app
     from starlette.middleware.opentelemetry import OpenTelemetryMiddleware

@@ -1,4 +1,4 @@
-"""The front: checks every request, answers stored lists itself, has workers compute the rest, and counts and logs."""
+"""Front: checks, counts and logs every request, answers with stored lists, and has workers compute the rest."""
 
 from __future__ import annotations
 
@@ -26,26 +26,23 @@ from concf.service.schemas import BODY, FIELDS, QUERY, VALUES, ListQuery
 JSON = "application/json"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PAGES = ("/", "/docs.html")
-LOCKED = {
-    "metrics",
-    *(route.path.split("/")[1] for route in COMPUTED.values()),
-}  # first parts of paths that need a token
+LOCKED = {"metrics", *(route.path.split("/")[1] for route in COMPUTED.values())}  # first parts of locked paths
 METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"))
-CLIENT_LEFT = 499  # the usual status for a caller who left before the answer
+CLIENT_LEFT = 499  # usual status for a caller who disconnected before the answer
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-DRAINED = 8 << 20  # bytes of a body that is too large: who is still sending would not see the answer
+DRAINED = 8 << 20  # bytes that are read of a body that is too large: a caller sees the answer only after sending
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
 SAFE = [
     (b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin"),
     (b"content-security-policy", POLICY.encode()), (b"cache-control", b"no-cache"),
 ]  # fmt: skip
 Headers = dict[bytes, bytes]
-Local = Callable[[Any], Awaitable[object]]  # answers a checked request in the front: bytes, or a value for JSON
+Local = Callable[[Any], Awaitable[object]]  # checked request -> answer of the front: bytes, or a value for JSON
 
 
 @lru_cache(64)
 def own_name(host: bytes, hosts: tuple[str, ...]) -> bool:
-    """Whether others cannot own the name: a page whose name is made to lead here could read answers."""
+    """Whether the host name is ours: a page under a name that an attacker points here could read answers."""
     match = re.fullmatch(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d+)?", host.decode("latin-1").lower())
     name = (match[1] or match[2]) if match else ""
     below = any(each.startswith("*.") and name.endswith(each[1:]) for each in hosts)
@@ -55,8 +52,8 @@ def own_name(host: bytes, hosts: tuple[str, ...]) -> bool:
 class Access(NamedTuple):
     """Tokens and host names that the service accepts.
 
-    token: what callers must send, if anything
-    hosts: the names that a request may be addressed to besides the loopback's; "*": any
+    token: token that callers must send; None: none
+    hosts: host names that requests may have besides those of the loopback; "*": any
     """
 
     token: str | None = None
@@ -95,7 +92,7 @@ class Access(NamedTuple):
 
 
 class Metrics:
-    """Prometheus metrics of one service, in a registry of its own."""
+    """Prometheus metrics of a service, in their own registry."""
 
     def __init__(self, service: Service) -> None:
         own: dict[str, Any] = {"registry": CollectorRegistry()}
@@ -119,12 +116,12 @@ class Metrics:
 
     @lru_cache(1024)  # noqa: B019
     def series(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
-        """Return the counter and the histogram of a request; to look them up takes longer than to count."""
+        """Return the counter and the histogram of a request, cached: the lookup takes longer than counting."""
         return self.requests.labels(route, method, str(status)), self.seconds.labels(route)
 
 
 class Front:
-    """The outermost ASGI application: guards, counts and times every request, and answers every error."""
+    """Outermost ASGI application: guards, counts and times every request, and answers every error."""
 
     def __init__(self, app: ASGIApp, service: Service, access: Access, metrics: Metrics) -> None:
         self.app, self.service, self.access, self.metrics = app, service, access, metrics
@@ -168,7 +165,7 @@ class Front:
 
 
 class Endpoint:
-    """One route, an ASGI application. local: answers the request in the front; otherwise a worker does"""
+    """ASGI application of a route. local: answers the request in the front; None: a worker does"""
 
     def __init__(self, route: Route, service: Service, local: Local | None = None) -> None:
         self.route, self.service, self.local = route, service, local
@@ -214,7 +211,7 @@ class Endpoint:
         return self._checked(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)), "query")
 
     def _body(self, kind: bytes, body: bytes) -> Any:
-        """Check a body: the number of its values first, since to parse and validate them takes longer."""
+        """Check a body: first the number of its values, since parsing and validating them takes longer."""
         if kind.partition(b";")[0].strip().lower() != JSON.encode():
             message = "the body is not declared as JSON; send the header Content-Type: application/json"
             raise Problem(422, "bad_request", message, "header.content-type")
@@ -255,7 +252,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def read_body(receive: Receive, seconds: float) -> bytes | None:
-    """Read the whole body; None if the caller left. Part of a body that is too large is read and dropped."""
+    """Read the whole body; None if the caller disconnected. Part of a body that is too large is read and dropped."""
     body, size, more = bytearray(), 0, True
     try:
         async with asyncio.timeout(seconds):

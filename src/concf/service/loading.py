@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from concf.inference.ranker import Ranker
     from concf.inference.recommender import Recommender
 
-INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one spelling for each: 05 is none
+INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # each has one spelling: 05 is no integer
 LOG = logging.getLogger("concf.service")
 Mask = NDArray[np.bool_]
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as a line of JSON; `extra={"fields": {...}}` adds fields."""
+    """Formatter of records as lines of JSON; `extra={"fields": {...}}` adds fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Format a record as a line."""
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
         line |= {"logger": record.name, "message": record.getMessage(), **getattr(record, "fields", {})}
         return json.dumps(line | ({"traceback": self.formatException(record.exc_info)} if record.exc_info else {}))
@@ -56,7 +56,7 @@ def log_as_json() -> None:
 
 
 class Standing:
-    """The items that may be shown to anyone, by a file that is read again when it changes.
+    """Standing rule: the items that may be shown to anyone, by a file that is read again when it changes.
 
     path: a TOML file with `exclude`, a list of item ids, and `where`, a condition on the catalogue; both are optional
     """
@@ -66,7 +66,7 @@ class Standing:
         self._allowed, self._changed = self._read(), path.stat().st_mtime_ns
 
     def allowed(self) -> Mask:
-        """[items] whether an item may be shown. A file that cannot be applied changes nothing."""
+        """[items] whether an item may be shown. An invalid file changes nothing."""
         changed = self.path.stat().st_mtime_ns if self.path.exists() else 0
         if changed != self._changed:
             self._changed = changed
@@ -96,7 +96,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class ServedRules(Rules):
-    """The rules of a request and the standing one. allowed: [items] whether an item may be shown; None: all may"""
+    """Rules of a request and the standing rule. allowed: [items] whether an item may be shown; None: all items"""
 
     allowed: Mask | None = None
 
@@ -112,10 +112,10 @@ class ServedRules(Rules):
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A run that is ready to answer.
+    """Run that is ready to answer.
 
-    titles: item id -> title, of some or none of the items; attributes: of the items, from the same file
-    run_id: the beginning of its checkpoint's SHA-256
+    titles: item id -> title, for items that have one; attributes: attributes of the items, from the same file
+    run_id: beginning of its checkpoint's SHA-256
     """
 
     recommender: Recommender
@@ -155,7 +155,7 @@ def _spelt(ids: Ids, text: str) -> int | str:
 
 
 def unknown(role: Literal["user", "item"], ids: Ids, wanted: int | str) -> str:
-    """Say that an id is unknown."""
+    """Word the error for an unknown id."""
     return f"no {role} is called {wanted!r:.200} in the prepared log (its ids are {kind_in_words(ids)})"
 
 
@@ -173,7 +173,7 @@ class Loader(BaseModel, frozen=True):
     rules: Path | None = None
 
     def __call__(self, folder: Path) -> Served:
-        """The run in a folder, ready. Only this needs PyTorch: the front does without."""
+        """Load the run in a folder, and compute what all requests share; only this imports PyTorch."""
         from concf.inference.recommender import Recommender
         from concf.models import load_run
         from concf.runs.checkpoint import CHECKPOINT

@@ -24,21 +24,21 @@ from concf.service.problems import SOON, Problem
 from concf.service.routes import SHORT, Size
 
 BLOCK = 512  # users whose stored lists are one job
-KEPT, KEPT_BYTES = 1 << 13, 1 << 12  # other lists that are kept: how many, how long at most
-GRACE = 0.5  # seconds for an interrupted job to end in
-AGAIN = 5.0  # seconds until another try, if no process can be started
+KEPT, KEPT_BYTES = 1 << 13, 1 << 12  # most other lists that are kept, and most bytes of each
+GRACE = 0.5  # seconds in which an interrupted job must end
+AGAIN = 5.0  # seconds until another attempt, if no process can be started
 LENGTH = struct.Struct(">Q")  # of a message
-STORED = "stored"  # the job of the front itself
+STORED = "stored"  # route of the jobs of the front itself
 LONG_NICE = 15  # niceness of processes with long jobs
 LOST = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)  # a process has ended; the last by uvloop
 Reply = tuple[int, bytes]  # status, body
 
 
 class Limits(NamedTuple):
-    """Limits of what is computed; those of the form of requests are in `schemas`.
+    """Limits of the work; limits of the form of requests are in `schemas`.
 
-    cost: estimated number of scores (users x items) of a request
-    seconds: until an answer is computed; body_seconds: for a body to arrive in
+    cost: most scores (users x items) of a request, as estimated
+    seconds: most seconds until an answer; body_seconds: most seconds until a body has arrived
     """
 
     cost: int = 100_000_000
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
 
 
 class Worker:
-    """A process that computes one job at a time."""
+    """Process that computes one job at a time."""
 
     def __init__(self, process: Process) -> None:
         self.process, self.facts = process, dict[str, Any]()
@@ -91,7 +91,7 @@ class Worker:
 
 
 class Queue:
-    """Jobs that wait for a process, the cheapest first. If too many wait, the most expensive is sent away."""
+    """Queue of jobs that wait for a process, the cheapest first. If too many wait, the most expensive is refused."""
 
     def __init__(self, most: int) -> None:
         self.most, self.idle, self.waiting = most, list[Worker](), list[tuple[float, int, asyncio.Future[Worker]]]()
@@ -130,12 +130,12 @@ class Queue:
 
 
 class Pool:
-    """The processes of one run, and its stored lists.
+    """Pool of the processes of a run, and its stored lists.
 
     workers: processes for short jobs; half as many, at least one, are for long ones, and one is a spare
     when_changed: called if the folder has another run by the time that a process is replaced
     lists: user id as text -> the answer for a list of usual length, of the users whose lists have arrived
-    recent: (user id, query) -> the answer, of the last other lists that were not long
+    recent: (user id, query) -> the answer, for the last other lists that were short
     """
 
     def __init__(
@@ -285,9 +285,9 @@ class Pool:
 
 
 class Service:
-    """Holds the pool of the run that is served, and replaces it by another without losing a request.
+    """Service of a run: holds its pool, and replaces it by another without losing a request.
 
-    newest: its pool, which has no process before the first run is loaded; version: how many runs were loaded
+    newest: the pool, which has no process before the first run is loaded; version: number of runs that were loaded
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class Service:
 
     @property
     def pool(self) -> Pool:
-        """The pool of the run that is served now. A request reads this once and keeps that run to its end."""
+        """Pool of the current run. A request reads this once and keeps that run to its end."""
         if not self.version:
             raise Problem(503, "not_ready", "the run is being loaded; try again in a moment")
         return self.newest

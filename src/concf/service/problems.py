@@ -1,4 +1,4 @@
-"""Every error of the service in one shape: a problem as in RFC 9457, with its kind and the part at fault."""
+"""Errors of the service: problems as in RFC 9457, with their kind and the part of the request at fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSE, SOON = {"Connection": "close"}, {"Retry-After": "1"}
 
 
 class Problem(ConcfError):
-    """A request that is answered by an error. where: the part of the request at fault, such as body.users.1"""
+    """Error that answers a request. where: the part of the request at fault, such as body.users.1"""
 
     def __init__(
         self, status: int, kind: str, message: str, where: str | None = None, headers: Mapping[str, str] | None = None
@@ -26,7 +26,7 @@ class Problem(ConcfError):
         self.status, self.kind, self.message, self.where, self.headers = status, kind, message, where, headers
 
     def body(self) -> bytes:
-        """The body of the response."""
+        """Return the body of the response."""
         title = HTTPStatus(self.status).phrase
         body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.message,
                 "kind": self.kind, "where": self.where}  # fmt: skip
@@ -34,7 +34,7 @@ class Problem(ConcfError):
 
 
 def as_problem(error: Exception) -> Problem:
-    """The problem that any exception of the application is answered with."""
+    """Convert any exception of the application to a problem."""
     match error:
         case Problem():
             return error
@@ -48,7 +48,7 @@ def as_problem(error: Exception) -> Problem:
 
 
 def invalid(error: ValidationError, part: Literal["query", "body"]) -> Problem:
-    """The first mistake in a query or a body."""
+    """Convert the first mistake in a query or a body to a problem."""
     first = error.errors(include_url=False, include_input=False)[0]
     return Problem(
         422, "bad_request", first["msg"].removeprefix("Value error, "), ".".join(map(str, [part, *first["loc"]]))

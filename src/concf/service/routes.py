@@ -1,4 +1,4 @@
-"""The table of routes: the form of each request and answer, its cost, and how a worker computes the answer."""
+"""Table of routes: the form of each request and answer, its cost, and the function that computes the answer."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Cost = Callable[[Size, Any], float]
 
 
 class Route:
-    """One route.
+    """Route of the API.
 
     path: with the name of its id in braces, if it has one
-    request: the form of the query (GET) or the body (POST)
-    answer: the form of the answer; None: it is not documented, as those that only the explorer reads
+    request: form of the query (GET) or the body (POST)
+    answer: form of the answer; None: not documented, as for the explorer's routes
     work: (run, id in the path or "", checked query or body) -> a value for JSON; None: the front answers
     cost: (size of the run, request) -> estimated number of scores to compute; one takes about 10 nanoseconds
     """

@@ -1,4 +1,4 @@
-"""The forms of requests and answers, with their limits, as the OpenAPI document has them."""
+"""Forms of requests and answers, with their limits, for the OpenAPI document."""
 
 from __future__ import annotations
 

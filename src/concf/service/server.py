@@ -1,4 +1,4 @@
-"""The front's process: it listens, loads the run, prints where it serves, reloads at SIGHUP and ends at SIGTERM."""
+"""Process of the front: it listens, loads the run, prints its address, reloads at SIGHUP and ends at SIGTERM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from concf.service.front import LOOPBACK, Access, Metrics
 from concf.service.loading import LOG, log_as_json
 from concf.service.pool import Service
 
-LOOK = 0.1  # seconds between two looks at all connections
+LOOK = 0.1  # seconds between two checks of all connections
 HEAD_SECONDS, HEAD_BYTES = 5.0, 1 << 16  # of a request's first line and headers
 LAST_SECONDS = 0.5  # for the requests of connections that came last
 
@@ -33,7 +33,7 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve until SIGTERM or SIGINT; raises an error if the first run cannot be loaded.
 
-    connections: open at a time; idle_seconds: that a connection stays open while nothing happens on it
+    connections: most open connections; idle_seconds: after which a connection without activity is closed
     drain_seconds: after SIGTERM, until no more connections are accepted
     """
     try:  # the first address of the host

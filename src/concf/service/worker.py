@@ -1,4 +1,4 @@
-"""A process that holds a run and computes one answer at a time: jobs on standard input, answers on standard output.
+"""Worker process: it holds a run and computes one answer at a time. Jobs on standard input, answers on standard output.
 
 Messages are frames: eight bytes with the length, then the content. A job is JSON, an answer three digits of a status,
 then its body. SIGINT interrupts a job; the process stays.
@@ -26,7 +26,7 @@ from concf.service.pool import LENGTH, STORED
 from concf.service.problems import Problem, as_problem
 from concf.service.routes import COMPUTED, Size
 
-MOST = 1 << 17  # users whose lists the front keeps
+MOST = 1 << 17  # most users whose lists the front keeps
 
 
 def facts(run: Explorer) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def facts(run: Explorer) -> dict[str, Any]:
 
 
 def stored(run: Explorer, begin: int, end: int) -> dict[str, str]:
-    """User id as text -> JSON of the list as `GET /recommend/{user}` gives it, for users of these indices."""
+    """Map user ids as text to the JSON of their lists as by `GET /recommend/{user}`. begin, end: user indices"""
     users = run.recommender.user_ids.values[begin:end].tolist()
     answer = lists(run.served, schemas.ListsRequest(users=users))
     shared = {"by": answer["by"], "note": answer["note"]}
@@ -66,7 +66,7 @@ def answer(run: Explorer, job: bytes) -> tuple[int, bytes]:
 
 
 def warm_up(run: Explorer) -> None:
-    """Answer a request of each kind, so that nobody waits for what is computed once."""
+    """Answer a request of each kind, so that no caller waits for values that are computed once."""
     user, item = (str(ids.values[0]) for ids in (run.recommender.user_ids, run.recommender.item_ids))
     for route in COMPUTED.values():
         request: dict[str, Any] = {"history": [item]} if route.method == "POST" else {}
@@ -83,7 +83,7 @@ def _read(source: IO[bytes]) -> bytes | None:
 
 
 class Interrupted(BaseException):
-    """The front does not want the answer any more."""
+    """Raised when the front no longer needs the answer."""
 
 
 def main() -> None:

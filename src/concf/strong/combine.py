@@ -1,4 +1,4 @@
-"""Combine given models: a run with their consensus, distilled into one head."""
+"""Combine models of the caller into a run: their consensus, distilled into one head."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _made(
 
 
 def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> StrongSettings:
-    """Complete the settings by the names of the voters, and the dimensions of the longest vectors."""
+    """Add the names of the voters and the dimensions of the longest vectors to the settings."""
     for name, voter in refitted.items():
         if isinstance(given[name], GivenLists) != isinstance(voter, GivenLists):
             raise ConfigError(

@@ -43,13 +43,13 @@ from concf.strong.settings import STUDENT
 FUSED_USERS, FUSED_ITEMS = 1024, 100  # users, and length of the lists, that plain fusions are compared on
 FIRST_SWEEPS = 5  # sweeps of ALS for the student's initial vectors, where concf's own voters do not vote
 Vectors = tuple[Tensor, Tensor]
-SIGMAS = 4.0  # standard deviations from the expected number of hits that make a leak
-FEWEST = 10  # expected hits by chance from which too few of them are a sign
-TIMES = 2.0  # hits of RP3beta times this that make a leak
+SIGMAS = 4.0  # standard deviations from the expected number of hits that show a leak
+FEWEST = 10  # least expected hits by chance for which too few hits show a leak
+TIMES = 2.0  # multiple of RP3beta's hits beyond which hits show a leak
 
 
 class GivenLists(NamedTuple):
-    """A voter without vectors. lists: [users, K] int32, -1 where shorter; scores: [users, K]; of_items: see `Voter`."""
+    """Voter without vectors. lists: [users, K] int32, -1 where shorter; scores: [users, K]; of_items: see `Voter`."""
 
     lists: Tensor
     scores: Tensor
@@ -60,7 +60,7 @@ Voters = Mapping[str, GivenLists | Vectors]  # by name
 
 
 class Combine(Recipe):
-    """The stages, with given voters.
+    """Stages of a run with given voters.
 
     given: voter -> its lists; refitted: voters fitted on more of the log, if any;
     fused: plain fusion -> its validation metric; compared: users of that metric, and their rows among the validated
@@ -88,7 +88,7 @@ class Combine(Recipe):
                 self.vectors[name] = voter
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
-        """All voters: heads, own voters without vectors, and given ones, in the order of `run.fixed_voters`."""
+        """Make all voters: heads, own voters without vectors, and given ones, in the order of `run.fixed_voters`."""
         given = ((name, self.given[name]) for name in self.run.fixed_voters if name in self.given)
         lists = (by_lists(name, voter.lists[users], voter.scores[users], voter.of_items) for name, voter in given)
         return [*super()._voters(log, users), *lists]
@@ -114,7 +114,7 @@ class Combine(Recipe):
         return record | {"fusions": fused}
 
     def _start(self) -> Vectors:
-        """Vectors of ALS on the log, where concf's own voters do not vote."""
+        """Initial vectors of the student; without concf's own voters by a few sweeps of ALS."""
         if "als-a" in self.vectors:
             return super()._start()
         als = self.solver(self.data.train, self.settings.dimensions)
@@ -162,7 +162,7 @@ class Combine(Recipe):
 
 
 def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor]) -> None:
-    """Warn of voters whose lists [n, K] for users [n] show that they have seen the validation part."""
+    """Note voters whose lists [n, K] for users [n] show that they have seen the validation part."""
     held_out = data.valid[users]
 
     @cache

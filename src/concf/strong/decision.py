@@ -39,12 +39,12 @@ DECIDING = 2  # users of a window in a decision, relative to those of a search
 PENALTIES = (30.0, 10.0, 100.0)  # of the re-ranker; groups are compared with the first
 NONE, BOTH = (False, False), (True, True)
 TOLERATED = 2.0  # standard errors that both groups may be below one: the final weights have twice the users
-ENDLESS = 1e12  # penalty of a weight that stays 0
-GROUPS = {"features": (False, True), "voters": (True, False), "both": BOTH}  # by sets of voters
+ENDLESS = 1e12  # penalty that keeps a weight at 0
+GROUPS = {"features": (False, True), "voters": (True, False), "both": BOTH}  # (voters, features); by sets of voters
 
 
 class Window(NamedTuple):
-    """An ensemble, fitted to the training part of a split, and its voters' lists for the users of a validation.
+    """Ensemble that was fitted to the training part of a split, and its voters' lists for validated users.
 
     log: [local users, items] the training part; context: with the times of the log
     """
@@ -56,7 +56,7 @@ class Window(NamedTuple):
     settings: VotingSettings
 
     def few(self, validation: Validation) -> Window:
-        """The same for some of its users, ascending."""
+        """Restrict the window to the users of a validation, ascending."""
         rows = torch.searchsorted(self.validation.users, validation.users)
         voters = [
             replace(each, lists=each.lists[rows], listed=None if each.listed is None else each.listed[rows])
@@ -65,12 +65,12 @@ class Window(NamedTuple):
         return self._replace(validation=validation, voters=voters)
 
     def votes(self, left_out: Collection[str] = ()) -> list[float]:
-        """Weights of the voters, by validation."""
+        """Compute the weights of the voters by validation."""
         voters = [each for each in self.voters if each.name not in left_out]
         return voter_weights([self.validation.of_its_users(each.lists) for each in voters], VOTER_TEMPERATURE)
 
     def reranker(self, weights: list[float], left_out: Collection[str], features: bool = True) -> Reranker:
-        """The re-ranker of the voters that are not left out, with or without features of time."""
+        """Make the re-ranker of the voters that are not left out, with or without features of time."""
         n_items = self.log.shape[1]
         context = self.context if features else self.context._replace(clock=None)
         return Reranker(
@@ -96,14 +96,14 @@ class Decision(NamedTuple):
 def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
     """Decide by two windows, each measured with weights of the other. timed: voters that know times
 
-    gains: of each group over none, and of the penalty over the first: mean gain of a user, and its standard error
+    gains: group -> mean gain of a user over no group, and its standard error
     All features are computed once for each set of voters; those of time are left out by an endless penalty.
     """
     windows = before, after
 
     @lru_cache(1)  # of the two sets the features are large
     def ensembles(voters: bool) -> list[tuple[TrainingSet, Tensor, Reranker]]:
-        """For each window, training data of its re-ranker, their centre, and the re-ranker."""
+        """For each window, the training data of its re-ranker, their centre, and the re-ranker itself."""
         left_out = () if voters else timed
         weights = before.votes(left_out)
         rerankers = [window.reranker(weights, left_out) for window in windows]
@@ -111,7 +111,7 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
         return [(*reranker.training(window.held_out(reranker)), reranker) for reranker, window in pairs]
 
     def metric(voters: bool, features: bool, penalty: float = PENALTIES[0]) -> NDArray[np.float64]:
-        """[users of both windows] metric of each."""
+        """[users of both windows] metric of each user."""
         both, fits = ensembles(voters), list[Weights]()
         for training, centre, reranker in both:
             strength = penalty * training.penalty
@@ -136,7 +136,7 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
 
 
 def chosen(metrics: Mapping[str, NDArray[np.float64]], none: NDArray[np.float64]) -> str:
-    """Name of the groups that are taken: a key of GROUPS, or none. metrics: with them, [n]; none: without"""
+    """Name the groups to take: a key of GROUPS, or none. metrics: group -> [n] metric with it; none: [n] without any"""
     gains = {name: gain(each, none) for name, each in metrics.items()}
     helpful = sorted(
         (name for name in ("voters", "features") if gains[name][0] > gains[name][1]), key=lambda name: gains[name][0]
@@ -154,7 +154,7 @@ def gain(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> list[float]:
 
 
 def earlier_window(data: Split) -> Split | None:
-    """The training part with its newest pairs, as many as validate, held out; None if too few users can be evaluated.
+    """Split the training part: its newest pairs, as many as validate, are held out. None: too few users are evaluated.
 
     No cut divides pairs of equal times.
     """
@@ -171,16 +171,11 @@ def earlier_window(data: Split) -> Split | None:
 
 
 class TimeStage(Ensemble):
-    """The stage `time`."""
-
-    @property
-    def _timed(self) -> list[str]:
-        """Voters that know times."""
-        return [name for name in self.fixed if name in timed_voters()]
+    """Stage `time` of a run."""
 
     def _time(self) -> dict[str, Any]:
         """Search the voters that know times, and keep these voters, and features of time, if they help (`decision`)."""
-        train, few, timed = self.data.train, self.searched, self._timed
+        train, few, timed = self.data.train, self.searched, [name for name in self.fixed if name in timed_voters()]
         self.chosen[TIME] = {"voters": 1.0, "features": 1.0, "penalty": PENALTIES[0]}
         for name in timed:
             fixed = self.chosen["als-a"] if name == "als-decayed" else {}
@@ -203,7 +198,7 @@ class TimeStage(Ensemble):
         return {"chosen": {name: self.chosen[name] for name in kept}, "gains": gains}
 
     def _earlier(self) -> Window | None:
-        """The ensemble before the last window of the training part; None if too few users can be evaluated there."""
+        """Return the ensemble before the last window of the training part; None: too few users are evaluated there."""
         if "earlier" not in self._cache:
             self._cache["earlier"] = self._fit_earlier()
         earlier: Window | None = self._cache["earlier"]
@@ -230,7 +225,7 @@ class TimeStage(Ensemble):
         return Window(local, validation, voters, context, self.settings.consensus)
 
     def _earlier_reranker(self, voters: list[Voter]) -> tuple[Reranker, Tensor] | None:
-        """The re-ranker of these voters in the earlier window, and what is held out there; None: there is none.
+        """Return the re-ranker of these voters in the earlier window, and the items held out there; None without one.
 
         Voters from outside have no lists of earlier windows.
         """

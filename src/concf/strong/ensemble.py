@@ -1,4 +1,4 @@
-"""Voters of a run, their settings and vectors, and the re-ranker of their lists: what the stages work with."""
+"""Ensemble: the voters of a run, their settings and vectors, and the re-ranker of their lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from concf.strong.run import StrongRun
 from concf.strong.search import PLANS, has_a_vote, list_length, n_consensus_users
 from concf.strong.settings import STUDENT, TIME
 
-VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
+VOTER_TEMPERATURE = 0.04  # a voter whose validation metric is this share below the best has weight 1/e
 
 
 class Ensemble:
@@ -82,7 +82,7 @@ class Ensemble:
         return log[self.own] if self.group.several else log
 
     def _pairs(self, log: csr_array) -> Pairs:
-        """Pairs that ALS fits: the weighted pairs of local users, with target 1, and their dislikes, with target 0."""
+        """Pairs that ALS fits: weighted pairs of local users with target 1, and their dislikes with target 0."""
         dtype, disliked = torch.get_default_dtype(), self.data.disliked
         observed = Pairs.observed(self.local(log), self.device, dtype)
         if disliked is None:
@@ -96,7 +96,7 @@ class Ensemble:
         return local if disliked is None else (local + self.local(disliked)).tocsr()
 
     def solver(self, log: csr_array, factors: int | None = None) -> ALS:
-        """Make the ALS of a log [users, items]. factors: None: of a voter"""
+        """Make the ALS of a log [users, items]. factors: dimensions; None: those of a voter"""
         return ALS(self._pairs(log), self.shape, factors or self.factors, self.group)
 
     def fit_fixed(
@@ -105,7 +105,7 @@ class Ensemble:
     ) -> Any:  # fmt: skip
         """Fit a voter without vectors to a log [users, items].
 
-        times, item: of the log's pairs, and [items, d] vectors of ALS, for voters that need them; None: this run's
+        times, item: times of the log's pairs, and [items, d] vectors of ALS, for voters that use them; None: this run's
         """
         if name not in timed_voters():
             return fixed_voter(name, settings).fit(log, device=self.device, group=self.group)
@@ -136,9 +136,9 @@ class Ensemble:
         self, log: csr_array, users: Tensor, vectors: Mapping[str, tuple[Tensor, Tensor]] | None = None,
         times: csr_array | None = None,
     ) -> list[Voter]:  # fmt: skip
-        """Those that are not given.
+        """Make the voters that are not given, with their lists for local users [n].
 
-        vectors, times: of the heads, and of the log's pairs; None: this run's
+        vectors, times: vectors of the heads, and times of the log's pairs; None: this run's
         """
         k = max(self.top_k, self.validation.depth)  # the metric may be deeper than the votes
         seen, vectors = self.seen(log), self.vectors if vectors is None else vectors
@@ -150,10 +150,8 @@ class Ensemble:
             voters.append(by_scores(name, fitted, seen, users, k, group=self.group, least_std=self.least_std))
         return voters
 
-    def _reranker(
-        self, log: csr_array, users: Tensor, voters: list[Voter], context: Context | None = None
-    ) -> Reranker:  # fmt: skip
-        """The re-ranker of voters for users [n]. context: with times, if it is known"""
+    def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter], context: Context | None = None) -> Reranker:
+        """Make the re-ranker of voters for users [n]. context: its inputs with times; None: computed"""
         weights = voter_weights([self.metrics[voter.name] for voter in voters], VOTER_TEMPERATURE)
         length, local = max(list_length(self.data, self.settings), self.validation.depth), self.local(log)
         if context is None:

@@ -40,6 +40,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import products
+from concf.baselines.neighbours import runs
 from concf.baselines.sequences import Sequences
 from concf.baselines.timed import ages
 from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, TIMED_LEAST_STD, Z_SCORE, shrunk, usable
@@ -58,13 +59,13 @@ LEAST_NORM = 1e-12  # of an item vector; a shorter one has no direction
 LEAST_SIMILARITY = 1e-9  # lower bound of the mean similarity to all items
 SHARES = (0.3, 0.1, 0.03, 0.01)  # of the newest pairs
 LEAST_AGE = 1e-3
-NEWEST = 5  # items of the second bag, at least
+NEWEST = 5  # fewest items of the second bag
 TREND_FEATURES = len(SHARES) + 2
 TIME_FEATURES = 2 * (TREND_FEATURES + 2)
 
 
 class Histories:
-    """Histories of users. train: log of all users; users: rows of those whose histories are needed."""
+    """Histories of users. train: log of all users; users: rows whose histories are needed"""
 
     def __init__(self, train: csr_array, users: slice, device: torch.device) -> None:
         log = train if users == slice(0, train.shape[0]) else train[users]
@@ -106,7 +107,7 @@ class Histories:
 class HeadFeatures:
     """Features of one head, from its vectors and from statistics of every item.
 
-    least_std: lower bound of d_i; that of a log by time: statistics are also shrunk (`shrunk`)
+    least_std: lower bound of d_i; with that of a split by time, statistics are also shrunk (`shrunk`)
     typical: whether the mean similarity to all items is precomputed for every item, or computed when needed
     group:   each process has the vectors and the log of its local users; statistics are of all users
     direction, norm: [items, d] item vectors of length 1, and [items] their lengths
@@ -140,13 +141,13 @@ class HeadFeatures:
         self.typical = torch.cat([self._typical(rows) for rows in torch.split(every, ITEM_BLOCK)]) if typical else None
 
     def folded(self, user: Tensor, log: Histories) -> HeadFeatures:
-        """Features for users who are not in the log, by their vectors [n, d]; item statistics stay."""
+        """Return features for users who are not in the log, by their vectors [n, d]; item statistics stay."""
         others = copy(self)
         others.user, others.log = user, log
         return others
 
     def _of_its_users(self, vectors: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """[items] o_i: mean score of each item by its users; `mean` [items] for one without; [items] these users."""
+        """([items], [items]) o_i, the mean score over an item's users, or `mean` [items] if none; number of users."""
         first, user = self.log.by_item
         count = first.diff()
         item = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
@@ -176,8 +177,8 @@ class HeadFeatures:
         used, valid = self.log.of(users) if histories is None else histories
         user = self.user[users + self.log.offset, None]
         both = torch.cat([F.embedding(used, self.direction), user], 1)  # [b, H + 1, d]
-        found = products(directions, both)  # [b, L, H + 1]
-        cosine, score = found[..., :-1], found[..., -1] * self.norm[items]
+        inner = products(directions, both)  # [b, L, H + 1]
+        cosine, score = inner[..., :-1], inner[..., -1] * self.norm[items]
         if self.bias is not None:
             score = score + self.bias[items]
         score = score / self.unit
@@ -205,16 +206,13 @@ class Bags(NamedTuple):
     def mean(self, users: Tensor, vectors: Tensor) -> Tensor:
         """[b, d] mean of the vectors [items, d] over the items of users [b]; 0 for a user without."""
         begin, count = self.first[users], self.first[users + 1] - self.first[users]
-        offset = count.cumsum(0) - count
-        position = torch.arange(int(count.sum()), device=users.device)
-        at = position + torch.repeat_interleave(begin - offset, count)
-        return F.embedding_bag(self.items[at], vectors, offset, mode="mean")
+        return F.embedding_bag(self.items[runs(begin, count)], vectors, count.cumsum(0) - count, mode="mean")
 
 
 class Clock(NamedTuple):
     """Times of a log. item: [items, 6] trend and ages; idleness: [users]; bags: newest set, and newest sets of five.
 
-    now, span: as of when, and from the oldest to the newest pair; moments: that idleness is standardised by
+    now: time of the features; span: from the oldest to the newest pair; moments: mean and deviation for idleness
     """
 
     item: Tensor
@@ -226,7 +224,7 @@ class Clock(NamedTuple):
 
     @classmethod
     def of(cls, log: csr_array, times: csr_array, device: torch.device, now: float | None = None) -> Clock:
-        """Compute it as of a time, or of the newest pair. log, times: [users, items] with the same cells."""
+        """Compute the features at `now`, or at the newest pair. log, times: [users, items] with the same cells."""
         newest, oldest = times.data.max(initial=-np.inf), times.data.min(initial=np.inf)
         now, span = float(newest if now is None else now), float(newest - oldest) if newest > oldest else 1.0
         later, (n_users, n_items) = (now - newest) / span if log.nnz else 0.0, log.shape
@@ -252,12 +250,12 @@ class Clock(NamedTuple):
         return cls(item, idleness, _newest(log, times, device), now, span, moments)
 
     def local(self, users: slice) -> Clock:
-        """The same for some users, counted from the first of them."""
+        """Restrict the clock to some users; their indices are offset by the first."""
         bags = tuple(Bags(each.first[users.start : users.stop + 1], each.items) for each in self.bags)
         return self._replace(idleness=self.idleness[users], bags=(bags[0], bags[1]))
 
     def folded(self, histories: csr_array, times: csr_array | None = None) -> Clock:
-        """Of new users, by their histories and times [n, items]; None: each is one set, of now."""
+        """Make the clock of new users. histories, times: [n, items]; times None: each history is one set, at `now`"""
         if times is None:
             times = csr_array((np.full(histories.nnz, self.now), histories.indices, histories.indptr), histories.shape)
         last = np.full(histories.shape[0], -np.inf)

@@ -19,7 +19,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors, ListFunction, Scorer, as_scorer
 from concf.strong.combine_stages import GivenLists, Vectors
 
-MORE = 16  # further items to request from implicit, since some of its models return fewer than k
+MORE = 16  # items to request from implicit beyond k, since some of its models return fewer
 LARGEST = 1e15  # largest score, so that sums of squares do not overflow float32
 SMALLER = "Divide them by a constant: the order stays the same"
 HOW = (
@@ -31,7 +31,7 @@ HOW = (
 def as_voter(
     name: str, source: Any, data: Split, seen: csr_array, k: int, device: torch.device
 ) -> GivenLists | Vectors:
-    """Make a voter for all users that lists items which they have not used.
+    """Make a voter for all users from a caller's model; it lists items that they have not used.
 
     source: see `HOW`; vectors, scores and implicit's models number users and items as `data.train` does
     """

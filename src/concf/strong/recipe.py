@@ -2,15 +2,15 @@
 
     search    choose the settings of voters without vectors by validation
     als       search the settings of ALS, and fit one or two factor models
-    time      by time: search voters that know times, and decide what of the log's times is used
-    softmax   in `thorough`, unless by time: fit heads with a softmax loss, from the vectors of the first
-    rerank    fit the re-ranker, cross-fitted; by time to two windows
+    time      if split by time: search voters that know times, and decide which parts that use times are on
+    softmax   in `thorough`, unless split by time: fit heads with a softmax loss, from the vectors of the first
+    rerank    fit the re-ranker, cross-fitted; if split by time, to two windows
     student   distil the consensus into one head
     refit     refit the voters on the training and validation parts (or on everything)
     final     compute the consensus of these voters for all users, and distil it
 
-Finished stages are in the checkpoint: a killed run resumes with the stage that it was in, and has the same result.
-Up to `student` metrics are of users with held-out items; the settings and the re-ranker's weights chosen there are
+Finished stages are in the checkpoint: a killed run resumes with its current stage, and has the same result. Up to
+`student`, metrics are measured on users with held-out items; the settings and the re-ranker's weights chosen there are
 carried over to `refit` and `final`, and the metrics measured there stay the run's validation.
 
 Where users x items exceed the budget, `final` computes the consensus for a sample of the users. They teach the student;
@@ -44,24 +44,17 @@ from concf.strong.run import StrongRun
 from concf.strong.search import n_consensus_users
 from concf.strong.settings import STUDENT, TIME
 from concf.strong.softmax import fit_softmax
-from concf.strong.students import (
-    SOLVED_BY,
-    USUAL,
-    closer,
-    solve_student,
-    teach_student,
-    without_lists,
-)
+from concf.strong.students import SOLVED_BY, USUAL, closer, solve_student, teach_student, without_lists
 
 KEPT = 0.96  # share of the consensus that a student keeps on validation; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
-VOTES_OF_USERS = {  # votes with a dimension of users: that dimension, and the padding
+VOTES_OF_USERS = {  # votes with a dimension of users -> that dimension, and the padding
     "items": (1, NOTHING), "reranked": (0, -torch.inf),
 }  # fmt: skip
 
 
 class Recipe(TimeStage):
-    """The stages of a run, and their results so far."""
+    """Stages of a run, and their results so far."""
 
     def __init__(self, run: StrongRun, group: ProcessGroup = ALONE) -> None:
         super().__init__(run, group)
@@ -91,21 +84,17 @@ class Recipe(TimeStage):
         last = len(self.stages) - 1
         for head in self.run.heads:
             user, item = self.vectors[head]
-            vectors = {"user": self._gather(user), "item": item}
+            vectors = {"user": self.group.gather(user), "item": item}
             self.run.best[head] = Best(self.metrics[head], last, last, vectors)
         lists, plain, votes = self.agreed()
-        lists, plain = self._gather(self._spread(lists)), self._gather(self._spread(plain))
+        lists, plain = (self.group.gather(self._spread(part)) for part in (lists, plain))
         votes |= {
-            name: self._gather(self._spread(votes[name], dim, nothing), dim)
+            name: self.group.gather(self._spread(votes[name], dim, nothing), dim)
             for name, (dim, nothing) in VOTES_OF_USERS.items()
             if name in votes
         }
         self.run.best[R_CONSENSUS] = Best(self.metrics[R_CONSENSUS], last, last, lists=plain)
         self.run.best[CONSENSUS] = Best(self.metrics[CONSENSUS], last, last, lists=lists, votes=votes)
-
-    def _gather(self, part: Tensor, dim: int = 0) -> Tensor:
-        """Gather the rows of all users from all processes."""
-        return self.group.gather(part, dim)
 
     def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
         """Scatter the rows of the consensus users into a tensor of all local users, filled with `nothing`."""
@@ -211,8 +200,8 @@ class Recipe(TimeStage):
     def _student(self) -> dict[str, Any]:
         """Distil the cross-fitted lists, so that the metric of the student is unbiased too.
 
-        Where the usual settings of its regression lose more than a little of the consensus, as on a dense log, those
-        that follow it more closely are tried.
+        Where the usual settings of its regression keep too little of the consensus, as on a dense log, settings that
+        follow it more closely are tried.
         """
         tried = [self._taught(USUAL)]
         if tried[0][0] < KEPT * self.metrics[CONSENSUS] and "als-a" in self.chosen:
@@ -285,7 +274,7 @@ class Recipe(TimeStage):
     def state_dict(self) -> dict[str, Any]:
         """Return what the next stages depend on, for all users."""
         weights = None if self.weights is None else self.weights._asdict()
-        vectors = {head: (self._gather(user), item) for head, (user, item) in self.vectors.items()}
+        vectors = {head: (self.group.gather(user), item) for head, (user, item) in self.vectors.items()}
         return {"chosen": self.chosen, "vectors": vectors, "metrics": self.metrics, "weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

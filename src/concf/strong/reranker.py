@@ -45,12 +45,12 @@ from concf.strong.features import N_FEATURES, PAIR_FEATURES, TIME_FEATURES, Cloc
 
 TEMPERATURES = (0.25, 1.0, 4.0)  # t / T
 PLAIN = 1  # index of T among the temperatures
-VOTER_FEATURES, CURVE_FEATURES = len(TEMPERATURES), 5  # features of a voter, and of popularity and activity alone,
-HEAD_FEATURES = N_FEATURES + 2 * PAIR_FEATURES  # more features of a voter with vectors,
-LIST_FEATURES = LISTED_FEATURES + 2 * (LISTED_FEATURES - 1) + 1  # and of a voter without
-PENALTY = 10.0  # of a squared weight, times the variance of its feature; a user's cost has weight 1
-PENALTY_BEFORE = 100.0  # the same, where the penalty draws to earlier weights
-LEAST_VARIANCE = 1e-6  # so that a constant feature gets no weight
+VOTER_FEATURES, CURVE_FEATURES = len(TEMPERATURES), 5  # features of a voter's rank; of popularity and activity
+HEAD_FEATURES = N_FEATURES + 2 * PAIR_FEATURES  # further features of a voter with vectors
+LIST_FEATURES = LISTED_FEATURES + 2 * (LISTED_FEATURES - 1) + 1  # further features of a voter without vectors
+PENALTY = 10.0  # penalty of a squared weight, times the variance of its feature; a user's cost has weight 1
+PENALTY_BEFORE = 100.0  # where the penalty draws to earlier weights
+LEAST_VARIANCE = 1e-6  # lower bound of a variance, so that a constant feature gets no weight
 TOP = 150  # items of a list that are re-ranked; the rest stays as it is
 MOST_LEARNERS = 8192  # most users that weights are fitted on
 FOLDS = 5
@@ -92,7 +92,7 @@ class Context(NamedTuple):
         cls, train: csr_array, factors: Sequence[Factors], device: torch.device, group: ProcessGroup = ALONE,
         clock: Clock | None = None, least_std: float = LEAST_STD,
     ) -> Context:  # fmt: skip
-        """Compute it from the log [local users, items] that the voters were fitted to. clock: of local users"""
+        """Compute it from the log [local users, items] that the voters were fitted to. clock: times of local users"""
         log = Histories(train, slice(0, train.shape[0]), device)
         p, q = (each.to(device, torch.get_default_dtype()) for each in popularity_and_activity(train, group))
         of_head = partial(HeadFeatures, log=log, group=group, least_std=least_std)
@@ -121,19 +121,17 @@ class Context(NamedTuple):
 class Reranker:
     """Re-ranker of the consensus of voters that were fitted on one log.
 
-    users: [n] users whom the voters list items for; lists: [n, length] plain consensus by rank (Eq. 12 with R alone),
-    of which the first TOP are re-ranked
+    users: [n] users that the voters list items for; lists: [n, length] plain consensus by rank (Eq. 12 with R alone),
+    whose first TOP items are re-ranked
     group: each process has the log, vectors and lists of its local users; weights are fitted to all users
     """
 
     def __init__(
         self, train: csr_array, users: Tensor, voters: Sequence[Voter], voter_weights: Sequence[float], *,
-        length: int, top_k: int, temperature: float, context: Context | None = None, group: ProcessGroup = ALONE,
+        length: int, top_k: int, temperature: float, context: Context, group: ProcessGroup = ALONE,
     ) -> None:  # fmt: skip
         self.users, self.voters, self.voter_weights = users, voters, voter_weights
         self.n_items, self.top_k, self.temperature = train.shape[1], top_k, temperature
-        factors = [voter.factors for voter in voters if voter.factors is not None]
-        context = Context.of(train, factors, users.device, group) if context is None else context
         self.group, self.first = group, sum(group.lengths(users)[: group.rank])
         self.popularity, self.activity, self.log, self.heads = context[:4]
         self.clock = context.clock if self.heads else None
@@ -159,8 +157,8 @@ class Reranker:
         held_out: [n, TOP or fewer] whether a listed item is held out for validation
         before:   [F] weights fitted to more users, which a stronger penalty draws to; None: it draws to the plain
                   consensus
-        penalty:  in place of PENALTY
-        earlier:  the re-ranker of an earlier window, and what was held out there: its users are fitted too
+        penalty:  replaces PENALTY
+        earlier:  the re-ranker of an earlier window, and the items held out there; its users are fitted too
         """
         training, centre = self.training(held_out, earlier)
         strength = ((penalty or PENALTY) if before is None else PENALTY_BEFORE) * training.penalty
@@ -174,12 +172,10 @@ class Reranker:
             )
         return Weights(centre, everyone, torch.stack(folds))
 
-    def training(
-        self, held_out: Tensor, earlier: tuple[Reranker, Tensor] | None = None
-    ) -> tuple[TrainingSet, Tensor]:  # fmt: skip
+    def training(self, held_out: Tensor, earlier: tuple[Reranker, Tensor] | None = None) -> tuple[TrainingSet, Tensor]:
         """Training data with the plain consensus as prior and each feature's variance as penalty, and [F] the centre.
 
-        held_out, earlier: as in `fit`. The features are kept for `rerank`
+        held_out, earlier: as for `fit`. The features are cached for `rerank`
         """
         rows = torch.arange(len(self.users), device=self.users.device)[: max(0, MOST_LEARNERS - self.first)]
         fold = ((rows + self.first) % FOLDS).where(held_out[rows].any(1), FOLDS)
@@ -188,10 +184,10 @@ class Reranker:
         features, empty = self.features(order)
         target, self.cached = held_out[order], (order.argsort(), features)
         if earlier is not None:  # in a last fold, which is never left out
-            others, listed = earlier
-            more = listed.any(1).nonzero()[:, 0][: max(0, MOST_LEARNERS - others.first)]
-            parts = zip((features, empty, target), (*others.features(more), listed[more]), strict=True)
-            features, empty, target = (torch.cat([own[: ends[-1]], theirs]) for own, theirs in parts)
+            past, past_held_out = earlier
+            users = past_held_out.any(1).nonzero()[:, 0][: max(0, MOST_LEARNERS - past.first)]
+            parts = zip((features, empty, target), (*past.features(users), past_held_out[users]), strict=True)
+            features, empty, target = (torch.cat([own[: ends[-1]], added]) for own, added in parts)
             ends.append(len(features))
         blocks = [
             [slice(begin, min(begin + USERS, last)) for begin in range(first, last, USERS)]
@@ -208,7 +204,7 @@ class Reranker:
 
     @property
     def of_time(self) -> slice:
-        """The features of time among all."""
+        """Slice of the features of time."""
         first = n_features(len(self.voters), len(self.heads), listed=0)
         return slice(first, first + TIME_FEATURES * (self.clock is not None))
 
@@ -327,7 +323,7 @@ def _moments_of(logs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def listed_features(listed: Tensor, ranks: Tensor, top_k: int) -> Tensor:
-    """[b, L, 4] features of a voter without vectors: those of the items that it lists, and 1; 0 for all others.
+    """[b, L, 4] features of a voter without vectors: of an item that it lists, and 1; 0 for all others.
 
     listed: [b, K, 3]; ranks: [b, L], K where an item is not listed
     """
@@ -382,7 +378,6 @@ def fit_weights(
     begin: initial weights; curvature: Hessian of each fold near them. It changes little near the minimum, so it is kept
     as long as the steps shrink quickly.
     """
-
     folds = [fold for fold in range(len(training.blocks)) if fold != left_out]
 
     def newton(slope: Tensor, curvature: Tensor) -> Tensor:

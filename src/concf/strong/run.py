@@ -1,4 +1,4 @@
-"""A run of the model strong: the vectors of its heads, its consensus and its student."""
+"""Run of the model strong: the vectors of its heads, its consensus and its student."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from concf.baselines.table import voters
 from concf.consensus.consensus import CONSENSUS
-from concf.errors import ConfigError
+from concf.errors import ConfigError, option
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
 from concf.strong.features import TIME_FEATURES, Clock
@@ -27,7 +27,7 @@ STUDENT_MARGIN = 0.02  # a student is shipped if its validation is at most this 
 
 
 class StrongRun(Run):
-    """A run of the stages of strong; `best[head].state` has the vectors `user` [users, d] and `item` [items, d]."""
+    """Run of the stages of strong; `best[head].state` has the vectors `user` [users, d] and `item` [items, d]."""
 
     unit: ClassVar[Literal["epochs", "stages"]] = "stages"
     settings: StrongSettings
@@ -39,7 +39,7 @@ class StrongRun(Run):
 
     @property
     def n_validated(self) -> int:
-        """Number of users whom the re-ranker is fitted to and metrics are measured on."""
+        """Number of users that the re-ranker is fitted to and metrics are measured on."""
         return min(super().n_validated, PLANS[self.settings.budget].fitted)
 
     @cached_property
@@ -56,9 +56,9 @@ class StrongRun(Run):
 
     @cached_property
     def fixed_voters(self) -> tuple[str, ...]:
-        """Voters without vectors: those of `concf.BASELINES` when the run began, whatever is there now.
+        """Voters without vectors: rows that `concf.BASELINES` had when the run began, and given ones.
 
-        Those that know times vote only where a log is split by time: elsewhere they would read the future.
+        Voters that know times vote only where a log is split by time: elsewhere they would read the future.
         """
         chosen = self.settings
         return (*chosen.own_fixed, *(chosen.own_timed if self.by_time else ()), *chosen.given)
@@ -70,7 +70,7 @@ class StrongRun(Run):
         return protocol.time_cut == "all" and log.timestamp is not None and self.data.whole is None
 
     def method(self) -> str:
-        """How it is trained, in a sentence or two."""
+        """Describe the training in a sentence or two."""
         chosen, fixed = self.settings, ", ".join(self.fixed_voters)
         words = f"The stages of strong with budget `{chosen.budget}`; voters beside the heads: {fixed or 'none'}."
         words += f" Given from outside, not trained here: {', '.join(chosen.foreign)}." if chosen.foreign else ""
@@ -101,11 +101,11 @@ class StrongRun(Run):
 
     @cached_property
     def clock(self) -> Clock | None:
-        """Times of the learned pairs as of the newest, if they are features of the re-ranker."""
+        """Features of time at the newest learned pair, if the re-ranker has them."""
         return self.clock_at(None) if TIME in self.chosen and self.chosen[TIME]["features"] else None
 
     def clock_at(self, now: float | None) -> Clock:
-        """The same as of a time in the unit of the log."""
+        """Features of time at a time in the unit of the log; None: at the newest learned pair."""
         assert self._times is not None
         return Clock.of(self.log, self._times, torch.device("cpu"), now)
 
@@ -167,6 +167,6 @@ class StrongRun(Run):
         if on == "valid" and on not in self.learned and not self.data.has_new_users:
             raise ConfigError(
                 "the re-ranker of this run was fitted to the validation part, so that a metric on it would flatter. "
-                "Cross-fitted metrics are in its summary and report; choose --on test"
+                f"Cross-fitted metrics are in its summary and report; choose {option('on', 'test')}"
             )
         super().refuse_learned(on)

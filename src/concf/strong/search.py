@@ -34,10 +34,10 @@ GROWTH = 0.45  # exponent by which the best penalty grows with the unobserved we
 ALPHA, BETA = voters()["rp3beta"].grid.values()
 TEMPERATURE = (0.07, 0.12, 0.2)
 WALKERS = 256  # users of a block
-LEAST_VALUE = 0.1  # of the largest coordinate of an item vector
+LEAST_VALUE = 0.1  # least absolute value of the largest coordinate of all item vectors
 STABLE = 0.9  # share of a point's validation that it must keep after more sweeps
 TRIED = 6  # best points that are checked for stability
-FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # sweeps of ALS that all points share, and those of each point
+FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # sweeps of ALS that all points share, and further sweeps of each point
 
 
 class Plan(NamedTuple):
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
     rounds:  rounds of the searches
     users:   most validated users that settings are compared on
-    fitted:  most validated users whom the re-ranker is fitted to and metrics are measured on
+    fitted:  most validated users that the re-ranker is fitted to and metrics are measured on
     divided: whether two factor models share the dimensions, and the student starts from both side by side
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
@@ -86,7 +86,7 @@ def list_length(data: Split, settings: StrongSettings) -> int:
 
 
 class Point(NamedTuple):
-    """A measured point of a grid. at: its index on each axis; value: its validation; state: for a fit to start from."""
+    """Measured point of a grid. at: index on each axis; value: validation metric; state: item vectors for a fit."""
 
     at: tuple[int, ...]
     value: float
@@ -169,10 +169,10 @@ def stable_points(
 ) -> list[tuple[float, Point, tuple[Tensor, Tensor]]]:
     """Return points of `search_als` that stay good after more sweeps, with their validation and vectors then.
 
-    First the best, then those with another unobserved weight: two heads that differ more rank better together.
+    The best comes first, then points with another unobserved weight: heads that differ more rank better together.
 
     With too strong a penalty, dimensions vanish one after the other: a model that is good after a few sweeps is useless
-    after a few more. If too few points are stable, the best of the others fill up.
+    after a few more. If too few points are stable, the best of the others follow.
     """
     stable, fallen = (list[tuple[float, Point, tuple[Tensor, Tensor]]]() for _ in range(2))
     for point in sorted(points[:TRIED], key=lambda point: point is not points[0] and point.at[0] == points[0].at[0]):

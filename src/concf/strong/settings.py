@@ -12,10 +12,10 @@ from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.runs.settings import EVERYTHING, RunSettings, VotingSettings
 
 STUDENT = "student"
-TIME = "time"  # among the chosen settings of a run: what of the log's times is used
+TIME = "time"  # key of the chosen settings of a run: which parts that use times are on
 HEADS = {"fast": ("als-a", "als-b"), "default": (), "thorough": ("softmax-a", "softmax-b")}  # which a budget adds
 LEARNED = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
-VALIDATED = 8192  # users whom the re-ranker is fitted to and metrics are measured on, at most; in fast fewer
+VALIDATED = 8192  # most users to fit the re-ranker to and measure metrics on; in fast fewer
 
 
 class StrongSettings(RunSettings):
@@ -71,7 +71,7 @@ class StrongSettings(RunSettings):
 
     @property
     def own_timed(self) -> tuple[str, ...]:
-        """Those that know times, and vote only where a log is split by time."""
+        """Voters without vectors of the budget that know times; they vote only where a log is split by time."""
         return tuple(name for name in self._own_voters if name in timed_voters())
 
     @property

@@ -16,16 +16,16 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from concf.baselines.als import Pairs
-from concf.baselines.neighbours import degrees
+from concf.baselines.neighbours import degrees, runs
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
 
 LEARNING_RATE = 0.01
-STEPS = 24  # batches of an epoch, each of a share of the users ...
-FEWEST_USERS = 64  # ... and of no fewer users than that
+STEPS = 24  # most batches of an epoch, each a share of the users ...
+FEWEST_USERS = 64  # ... and fewest users of a batch
 LENGTH = 1.6  # initial length of all vectors: Adam moves each dimension by about the learning rate
-LEAST_LENGTH = 1e-12  # lower bound of a norm that is divided by
-CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
+LEAST_LENGTH = 1e-12  # lower bound of a norm in a denominator
+CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores in memory at a time
 USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # steps for a new user, and the range of their lengths
 
 
@@ -79,8 +79,7 @@ def fit_softmax(
         for batch in order.chunk(batches):
             local = batch[(batch >= begin) & (batch < begin + len(user))] - begin
             row = torch.repeat_interleave(torch.arange(len(local), device=local.device), count[local])
-            offset = torch.arange(len(row), device=local.device) - (count[local].cumsum(0) - count[local])[row]
-            at = first[local][row] + offset
+            at = runs(first[local], count[local])
             slopes = gradients(vectors[0], vectors[1], local, row, pairs.item[at], pairs.weight[at], temperature, group)
             optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # decays in the second half
             step += 1
@@ -153,7 +152,7 @@ class UserSoftmax:
         self.temperature = temperature
 
     def __call__(self, histories: csr_array, steps: int = USER_STEPS) -> Tensor:
-        """[users, d] vectors of length 1 for histories [users, items]; 0 for an empty one."""
+        """[users, d] vectors of length 1 for histories [users, items]; 0 for an empty history."""
         mean = np.asarray(histories @ self.item / degrees(histories)[0][:, None], np.float32)
         here = best = _unit(mean)
         least, step = np.full((len(mean), 1), np.inf, np.float32), np.ones((len(mean), 1), np.float32)

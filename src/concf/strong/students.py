@@ -1,8 +1,8 @@
 """Distillation: one head that ranks as the consensus does.
 
-First by least squares: the consensus list of every user is added to the observed pairs, with targets that decrease with
-the rank, and ALS fits both (`baselines/als.py`). Then a few epochs of the consensus loss itself (Eq. 13, 14) fine-tune
-the order of the first ranks.
+The student is first fitted by least squares: every user's consensus list joins the observed pairs, with targets that
+decrease with the rank, and ALS fits both (`baselines/als.py`). Then a few epochs of the consensus loss itself (Eq. 13,
+14) fine-tune the order of the first ranks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LOWEST_TARGET = 0.3  # target of the last listed item; the first has 1
 LISTED_WEIGHT = 3.0  # weight of a listed pair; an observed one has 1
 SOLVED_BY = {"unobserved": 0.03, "penalty": 0.003}  # settings of ALS
 USUAL = SOLVED_BY | {"listed": LISTED_WEIGHT, "length": 64}  # settings of the least squares; length: of the lists
-CLOSER = {"listed": 10.0, "length": 150}  # where those lose too much of the consensus: see `closer`
-TAUGHT = 50  # N of Eq. 14: ranks that the consensus loss orders; the further ones are in its denominators
+CLOSER = {"listed": 10.0, "length": 150}  # where the usual ones lose too much of the consensus: see `closer`
+TAUGHT = 50  # N of Eq. 14: ranks that the consensus loss orders; later ranks are only in its denominators
 SCALE = 30.0  # logits of the consensus loss are scores times this; scores are between 0 and 1
 RIDGE = 1.0  # penalty of a squared weight, times the number of users; features have mean square 1
 RIDGE_USERS = 1 << 14  # users of a block
@@ -35,9 +35,9 @@ LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the f
 
 
 def closer(als: Mapping[str, float], log: csr_array) -> dict[str, float]:
-    """Settings that follow the consensus on dense logs, too. als: settings that ALS has chosen for a log [users, items]
+    """Settings that follow the consensus on dense logs, too. als: settings chosen for ALS on the log [users, items]
 
-    A row's penalty grows with its weights, and lists add many: it is divided so that a mean user has that of ALS.
+    A row's penalty grows with its weights, and lists add many: it is scaled so that a mean user's is that of ALS.
     """
     users, items = log.shape
     weight = float(log.sum(dtype=np.float64)) / users + als["unobserved"] * items
@@ -134,7 +134,7 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int |
     """([users, d], [items, d]) gradients of the consensus loss of lists [b, L], its mean over users and ranks.
 
     With g_uj the derivative by the score of the item at rank j, the gradient of user u is sum_j g_uj y_j, and that of
-    an item the sum of g_uj x_u over the lists that hold it. n: number of users in the mean; None: these
+    an item the sum of g_uj x_u over the lists that hold it. n: number of users in the mean; None: len(users)
     """
     if not len(users):
         return torch.zeros_like(user), torch.zeros_like(item)

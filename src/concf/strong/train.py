@@ -28,8 +28,8 @@ from concf.strong.students import BATCHES, CLOSER, USERS
 from concf.strong.update_stages import Update, UpdateSettings
 
 CPU = torch.device("cpu")
-SLIST = 40  # bytes of a pair of items: five tables in double precision
-EASE = 12  # bytes of a pair of items: the inverse in double precision, and the weights
+SLIST = 40  # bytes per pair of items: five tables in double precision
+EASE = 12  # bytes per pair of items: the inverse in double precision, and the weights
 SMALLER = {  # table: settings that make it smaller
     "vectors of all voters and the student": ("dimensions", "budget"),
     "lists and votes of the consensus": ("consensus.top_k", "consensus.shown"),
@@ -41,7 +41,7 @@ SMALLER = {  # table: settings that make it smaller
     "pairs that the student is fitted to": ("consensus_users",),
     "vectors of a batch of the student": ("dimensions", "consensus_users"),
 }
-PAIR, BLOCK = 24, 16  # bytes of a pair that ALS is fitted to, and of its position in the blocks of a side
+PAIR, BLOCK = 24, 16  # bytes per pair that ALS is fitted to, and per position in the blocks of a side
 
 
 def train_strong(
@@ -64,7 +64,7 @@ def train_strong(
 
 
 def train_from(stages: Recipe, job: Job, **made: Any) -> StrongRun:
-    """Train the stages of an update or a combination, in a folder from a first checkpoint that can be resumed.
+    """Train the stages of an update or a combination; in a folder, from a first checkpoint that can be resumed.
 
     made: see `RunFolder.begin`
     """
@@ -83,7 +83,7 @@ def train_from(stages: Recipe, job: Job, **made: Any) -> StrongRun:
 
 
 def run_stages(run: StrongRun, stages: Recipe, job: Job) -> None:
-    """Carry out the stages that are left, with a checkpoint after each."""
+    """Run the remaining stages, with a checkpoint after each."""
     with working("training", len(stages.stages)) as advance:
         advance(run.epoch)
         while not run.finished:
@@ -98,10 +98,10 @@ def run_stages(run: StrongRun, stages: Recipe, job: Job) -> None:
 
 
 def _stages(run: StrongRun, job: Job) -> Recipe:
-    """The stages of a new run, or of the one that is resumed: of a training, an update or a combination."""
+    """Make the stages of a new run, or of a resumed training, update or combination."""
     before = job.folder.description() if job.folder is not None and job.resume else {}
     if job.group.several and ("update" in before or "combine" in before):
-        raise ConfigError("an update or a run of concf combine resumes in one process. Do without torchrun")
+        raise ConfigError("an update or a run of concf combine resumes in one process. Start it without torchrun")
     if "update" in before:
         return Update(run, UpdateSettings.model_validate(before["update"]))
     if job.group.is_main:
@@ -121,7 +121,7 @@ def check_memory(data: Split, settings: StrongSettings, device: torch.device, gr
 def large_tables(
     data: Split, settings: StrongSettings, device: torch.device = CPU, group: ProcessGroup = ALONE
 ) -> Tables:
-    """Tables that a process holds at the same time: those that stay, and the largest of the temporary ones."""
+    """Tables that a process holds at a time: the permanent ones, and the largest of the temporary ones."""
     shape, d = data.train.shape, settings.dimensions
     users, items = shape
     local, plan = users // group.size, PLANS[settings.budget]

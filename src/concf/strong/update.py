@@ -24,7 +24,7 @@ from concf.strong.update_stages import Update, UpdateSettings
 
 
 class UpdateOptions(ReadingOptions, total=False):
-    """How to read the newer log, how to join it to the log of the run, and how to learn from it."""
+    """Options to read the newer log, to join it to the log of the run, and to learn from it."""
 
     drop_before: When | None  # forget pairs whose last event is older: a date, or a time in the log's own unit
     min_item: int  # leave out new items with fewer users
@@ -82,7 +82,7 @@ def _settings(given: dict[str, Any]) -> UpdateSettings:
 
 
 def _checked(run: Any) -> StrongRun:
-    """The run, if it is one that can be updated."""
+    """Check that a run can be updated, and return it."""
     if not isinstance(run, Run):
         raise ConfigError(f"expected a run to update, such as concf.load_run(folder), found {type(run).__name__}")
     if not isinstance(run, StrongRun):

@@ -1,11 +1,11 @@
 """Stages of an update: carry a finished run over to a log that has grown.
 
-    rerank    fit the re-ranker to how the old voters rank the new pairs; with few users, near its old weights (or carry
-              these over)
+    rerank    fit the re-ranker to how the old voters rank the new pairs; with few users, near its old weights (or keep
+              these)
     refit     refit the voters on the whole log, from their old vectors
     final     compute the consensus for all users, and fine-tune the student
 
-A refresh trains no voter: in place of the first two, it folds in the users with new pairs.
+A refresh trains no voter. Its first stage, in place of `rerank` and `refit`, folds in the users with new pairs.
 
     fold-in   solve for the vectors of users whose pairs have changed, with item vectors as they are
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from concf.data.join import Joined  # which loads Polars
 
 SWEEPS, EPOCHS, DISTILLED = 2, 2, (1, 1)  # of ALS, of the softmax, and of the student (ALS, consensus loss)
-FEWEST, ENOUGH, FITTED = 100, 1000, 1024  # known users with new pairs: to move weights, to fit them anew, most used
+FEWEST, ENOUGH, FITTED = 100, 1000, 1024  # known users with new pairs: to move weights, to refit them, most used
 Vectors = tuple[Tensor, Tensor]
 
 
 class UpdateSettings(Settings):
     """Settings of an update."""
 
-    hold: float = Field(0.0, ge=0, le=1, description="how far known vectors are held: 0 they move freely, 1 not at all")
+    hold: float = Field(0.0, ge=0, le=1, description="how far known vectors are held; 0: not at all, 1: they stay")
     rerank: Literal["refit", "carry"] = Field("refit", description="the re-ranker's weights: fitted anew, or as before")
     refresh: bool = Field(
         False, description="bring users, trends and lists up to date; train neither voters nor weights"
@@ -63,7 +63,7 @@ class UpdateSettings(Settings):
 class Update(Recipe):
     """Stages of an update, and what they start from.
 
-    known: ([users], [items]) whether each was in the old log; fresh: [pairs] which it has not learned
+    known: ([users], [items]) whether each was in the old log; fresh: [pairs] whether the run has not learned a pair
     """
 
     def __init__(self, run: StrongRun, settings: UpdateSettings) -> None:
@@ -143,7 +143,7 @@ class Update(Recipe):
         return {"validation": dict(self.metrics), "validated_users": len(everyone), "carried_validation": False}
 
     def _fold_in(self) -> dict[str, Any]:
-        """Solve for users with new pairs, or for everyone if pairs were dropped; items stay."""
+        """Solve for users with new pairs, or for all users if pairs were dropped; item vectors stay."""
         fresh, dropped = self.run.data.interactions.user[self.fresh.cpu().numpy()], self.run.updates[-1]["dropped"]
         users = np.arange(self.shape[0]) if dropped else np.unique(fresh).astype(np.int64)
         rows, every = torch.from_numpy(users).to(self.device), self._pairs(self.run.log)
@@ -180,7 +180,7 @@ class Update(Recipe):
         return record
 
     def _hold(self, head: str, before: Vectors) -> None:
-        """Move known vectors part of the way back. ALS may rotate its basis, which is aligned to the old one first."""
+        """Move known vectors part of the way back, after alignment to the old basis, which ALS may have rotated."""
         if not self.update.hold:
             return
         rotated = aligned(self.vectors[head], before, self.known[1])

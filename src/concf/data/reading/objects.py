@@ -44,7 +44,7 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
 
 
 def _of_rows(rows: list[Any]) -> pl.DataFrame:
-    """(user, item), (user, item, count), (user, item, time) or (user, item, count, time), all of one length.
+    """Make a frame of tuples (user, item[, count][, time]), all of one length.
 
     A third value is a time if it is a date or text, and otherwise a count.
     """

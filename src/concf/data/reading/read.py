@@ -22,13 +22,13 @@ from concf.runtime.progress import working
 
 FIRST_PASS_ROWS = 1 << 22  # per batch of the streaming engine
 SECOND_PASS_ROWS = 1 << 20
-PENDING_IDS = 1 << 23  # counted per batch, before they are added up
+PENDING_IDS = 1 << 23  # ids counted by batch before they are added up
 BUCKET_ROWS = 1 << 22  # rows that are sorted at once
 MAX_BUCKETS = 1024
 NO_ID = ("nan", "null", "none")  # text that other programs write, in any case, for a missing id
 Records = NDArray[np.void]
-DAY = 86_400  # seconds that a clock may be ahead of ours
-NEAR_1970 = 30 * DAY  # times that are as near to 0 are hardly times
+DAY = 86_400  # seconds by which a log's clock may be ahead
+NEAR_1970 = 30 * DAY  # smaller numbers are hardly times
 
 
 def read(log: Any, reading: Reading | None = None) -> Interactions:
@@ -53,7 +53,7 @@ def read(log: Any, reading: Reading | None = None) -> Interactions:
 
 
 def columns_of(log: Any, reading: Reading | None = None) -> dict[str, str]:
-    """{role: column} of a file, the first of many, or an object."""
+    """Map roles to the columns of a file, the first of many, or an object."""
     files, reading = files_of(log), reading or Reading()
     return (scan_object(log, reading) if files is None else scan_files(files, reading)[0]).columns
 

@@ -72,7 +72,7 @@ class Reading(Settings):
 
 @dataclass(frozen=True)
 class Table:
-    """Log that is not read yet."""
+    """Scanned log, not read yet."""
 
     frame: pl.LazyFrame  # row (of the source, from 0), user, item[, rating][, count][, timestamp]
     name: str  # of the source, for messages

@@ -17,7 +17,7 @@ from concf.errors import DataError, option
 SEPARATORS = ("\t", ",", ";", "|", "::", " ")
 SAMPLE_LINES = 200
 SAMPLE_BYTES = 1 << 16  # where lines are long; ten lines are read in any case
-TABLE_SHARE = 0.9  # of the sampled lines have the same number of fields: a table, else one line per user
+TABLE_SHARE = 0.9  # share of the sampled lines with the same number of fields that makes them a table
 
 ROLES = {
     "user": ("user_id", "user", "userid", "uid", "customer_id", "visitor_id"),
@@ -37,7 +37,7 @@ Kind = Literal["table", "lines", "either"]
 
 
 class EmptyFileError(DataError):
-    """A file without rows: an error if it is the whole log, skipped if it is one of many files."""
+    """Raised for a file without rows; it is skipped if it is one of many files."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path}: the file is empty or has a header only. Expected a user and an item per row")
@@ -83,7 +83,7 @@ def first_lines(path: Path) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of an error's message, or its type."""
+    """Return the first line of an error's message, or its type."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
@@ -187,7 +187,7 @@ def bad_line(path: Path, kind: str, layout: TextLayout | None) -> DataError | No
 
 
 def _problem(line: bytes, kind: str, layout: TextLayout | None) -> str | None:
-    """What is wrong with a line of a text file; None: nothing."""
+    """Word the problem of a line of a text file; None: none."""
     try:
         text = line.decode().rstrip("\r\n")
         if not text.strip():

@@ -21,8 +21,8 @@ def ticks_of(when: float) -> int | None:
     return next((ticks for ticks in TICKS if EARLIEST <= when / ticks <= LATEST), None)
 
 
-def in_unit_of(newest: float, when: When, asked: str) -> float:
-    """Convert a date or a number to the unit of a log's times. newest: of the log; asked: the option, for messages"""
+def in_unit_of(newest: float, when: When, label: str) -> float:
+    """Convert a date or a number to the unit of a log's times. newest: of the log; label: the option, for errors"""
     unit, number = ticks_of(newest), None
     if not isinstance(when, bool | date):
         with suppress(TypeError, ValueError):
@@ -35,20 +35,20 @@ def in_unit_of(newest: float, when: When, asked: str) -> float:
     if isinstance(when, datetime) and unit is not None:
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * unit
     if isinstance(when, datetime) and number is None:
-        raise ConfigError(f"{asked}: the log's times ({newest:.15g}) are not since 1970. Give one in their own unit")
+        raise ConfigError(f"{label}: the log's times ({newest:.15g}) are not since 1970. Give one in their own unit")
     if number is None or not isfinite(number) or ticks_of(number) != unit:
-        raise ConfigError(f"{asked}: expected a date such as 2024-01-31, or a time like the newest, {newest:.15g}")
+        raise ConfigError(f"{label}: expected a date such as 2024-01-31, or a time like the newest, {newest:.15g}")
     return number
 
 
-def ticks_in(duration: str, near: float, asked: str) -> float:
-    """Convert a duration such as 28d to the unit of a log's times. near: one of them; asked: for messages"""
-    found, unit = DURATION.fullmatch(duration.strip()), ticks_of(near)
-    if found is None:
-        raise ConfigError(f"{asked}: expected a duration such as 90d, 12h, 8w or 1.5y")
-    if found[2] and unit is None:
-        raise DataError(f"{asked}: times like {near:g} are not since 1970. Give a number in their own unit")
-    return float(found[1]) * (SECONDS[found[2]] * (unit or 1) if found[2] else 1)
+def ticks_in(duration: str, near: float, label: str) -> float:
+    """Convert a duration such as 28d to the unit of a log's times. near: one of these times; label: for errors"""
+    match, unit = DURATION.fullmatch(duration.strip()), ticks_of(near)
+    if match is None:
+        raise ConfigError(f"{label}: expected a duration such as 90d, 12h, 8w or 1.5y")
+    if match[2] and unit is None:
+        raise DataError(f"{label}: times like {near:g} are not since 1970. Give a number in their own unit")
+    return float(match[1]) * (SECONDS[match[2]] * (unit or 1) if match[2] else 1)
 
 
 def moment(when: float) -> str:

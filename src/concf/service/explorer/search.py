@@ -1,4 +1,4 @@
-"""Search for users and items by a part of an id or by words of a title."""
+"""Search for users and items, by part of an id or by words of a title."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LONGEST = 200  # characters of a search
 
 
 class Search:
-    """Ids, and titles where there are any, with their popularity.
+    """Index of ids and, if there are any, titles.
 
-    popularity: [n] how often each is used: the order of equally good results
+    popularity: [n] number of uses, which orders equally good results
     titles: [n] or None
     """
 
@@ -47,7 +47,7 @@ class Search:
         return indices
 
     def results(self, query: SearchQuery) -> list[Answer]:
-        """Return entries {id, title, uses}: those found, or random ones. uses: the popularity"""
+        """Return entries {id, title, uses}, found or random. uses: the popularity"""
         if query.random:
             indices = np.random.default_rng().choice(len(self.ids), min(query.limit, len(self.ids)), replace=False)
         else:

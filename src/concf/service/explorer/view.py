@@ -1,4 +1,4 @@
-"""One user as every head sees them: history, lists, consensus, and the votes for each item."""
+"""View of a user: history, lists of all heads, consensus, and the votes for each item."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from concf.service.schemas import Answer, HistoryView, Id, ViewQuery
 Indices = NDArray[np.int64]
 Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best first, and their scores, if there are any
 PARTS = ("training", "validation", "test")  # by their number in `Split.parts`
-LONGEST_CELL = 300  # characters of an attribute that are shown
+LONGEST_CELL = 300  # most characters of an attribute that are shown
 NO_CONSENSUS = "no consensus was computed for this user (consensus_users): its list is that of the best head"
 UNLEARNED = "the run has learned no interaction of this user: all lists are of popular items"
 
 
 class Explorer:
-    """A run that is served, and answers to the requests of the explorer page about it."""
+    """Answers to the requests of the explorer page about a served run."""
 
     def __init__(self, served: Served) -> None:
         self.served, self.recommender = served, served.recommender
@@ -61,10 +61,10 @@ class Explorer:
     def facts(self) -> Answer:
         """Describe the run.
 
-        about: head or fixed voter -> what it is, in a few words; reranked: what the re-ranker adds up, [] without one;
-        top_k: how many of its first items a head votes for, null for all; consistency_temperature: T_c;
-        cross_fitted: recommenders whose validation metric is cross-fitted; learned: the parts of the log that were
-        learned from; columns: the attributes that conditions may name
+        about: head or fixed voter -> description in a few words; reranked: groups of terms of the re-ranker, [] without
+        one; top_k: K, number of items that a head votes for, null for all; consistency_temperature: T_c;
+        cross_fitted: recommenders whose validation metric is cross-fitted; learned: parts of the log that were learned
+        from; columns: attributes that conditions may name
         """
         run, log, heads, groups = self.run, self.run.data.interactions, self.ranker.heads, self.ranker.contributions
         fixed = list(run.fixed_voters) if self.has_consensus else []
@@ -151,8 +151,8 @@ class Explorer:
     ) -> Answer:  # fmt: skip
         """Return the lists of all voters and the consensus, with the votes and reasons for each item.
 
-        draw: the name of a head or consensus, then the arguments of `rules.Draw`; trained: items that the voters did
-        not rank; hidden: items that are not shown; by: the kind of consensus, of which the re-ranked one has a limited
+        draw: called with the name of a head or consensus, then the arguments of `rules.Draw`; trained: items that the
+        voters did not rank; hidden: items that are not shown; by: kind of consensus; the re-ranked one has a limited
         length; votes, voters: of the user, or of a new history if user is None; history: item -> part of the log
 
         lists, consensus: {by, items: [{item, rank, score}]}, the consensus null for a run of one head, the score null
