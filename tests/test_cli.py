@@ -59,6 +59,7 @@ def test_data_commands(concf: CLI, real_data: Path) -> None:
         ("concf.cli.app", "numpy pydantic rich importlib.metadata"),
         ("concf.cli.app, concf.data.prepare", "torch implicit pandas"),
         ("concf.inference.recommender", "pandas polars scipy.linalg torch._dynamo"),
+        ("concf.service.server", "torch scipy polars"),
     ],
 )
 def test_importing_brings_no_more_than_is_needed(imports: str, unwanted: str) -> None:

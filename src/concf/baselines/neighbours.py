@@ -84,9 +84,10 @@ class RP3beta(Settings):
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
         """Score new users with histories [n, items] by the fitted neighbours."""
-        share = histories.data / np.repeat(degrees(histories)[0], np.diff(histories.indptr))
-        from_user = csr_array((share**self.alpha, histories.indices, histories.indptr), histories.shape)
-        return Neighbours(Rows.of(from_user, fitted.into.ends.device).float(), fitted.into)
+        rows = Rows.of(histories, fitted.into.ends.device)
+        user = torch.repeat_interleave(rows.ends.diff())
+        share = rows.values / torch.bincount(user, rows.values)[user]
+        return Neighbours(replace(rows, values=share**self.alpha).float(), fitted.into)
 
 
 class Walks:
@@ -266,7 +267,8 @@ def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) ->
         out = right.values.new_empty(len(rows), right.width)
     if out.device.type != "cpu":
         return _product_by_terms(left, rows, right, out)
-    (left.matrix[rows.numpy()] @ right.matrix).toarray(out=out.numpy())
+    several = left.matrix[rows.numpy()] if len(left.ends) > 2 else left.matrix  # of one row an index would take longest
+    (several @ right.matrix).toarray(out=out.numpy())
     return out
 
 

@@ -46,7 +46,6 @@ def serve(
     for library in LIBRARIES:
         if find_spec(library) is None:
             raise MissingExtraError(library, "serve", "concf serve")
-    from concf.runs.checkpoint import RunFolder
     from concf.service import server
     from concf.service.front import Access
     from concf.service.loading import Loader
@@ -57,7 +56,6 @@ def serve(
     for name in allow_host or ():
         if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|[\da-fA-F:.]+", name):
             raise ConfigError(f"--allow-host {name}: expected a name without port, such as recs.example.com, or *")
-    RunFolder(folder).description()  # refuses a folder that is not a run
     token = os.environ.get(TOKEN)  # not on the command line, which others can see
     if token_file is not None:
         token = token_file.read_text(encoding="utf-8", errors="replace")

@@ -254,6 +254,7 @@ class Ranker:
             return agreed
         return [self.new.woven(*each, k) for each in zip(agreed, ranked(), strict=True)]
 
+    @torch.inference_mode()  # a tenth faster: hundreds of small operations
     def of_histories(
         self, histories: Sequence[History], k: int, by: str, hidden: Sequence[Positions],
         among: Positions | None = None,

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from concf.data.reading.sniff import first_line
 from concf.errors import ConfigError, note, option
 from concf.inference.lookup import Positions, Short, UnknownUsers
-from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
 from concf.runtime.arguments import check_count
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+    from concf.inference.ranker import Ranker
 
 POOL = 10  # candidates that diversity and popularity reorder, as a multiple of k; later ones only fill up
 BELOW = 4.0  # margin by which candidates behind the pool score below it

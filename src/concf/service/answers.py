@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConcfWarning, ConfigError
 from concf.inference.lookup import Short, position_of
 from concf.service import schemas
@@ -72,7 +71,7 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
         except ConfigError as error:  # of a rule, or of times that are not the log's
             raise Problem(409, "refused_rule", str(error), "body") from None
     anew = request.viewed or request.items is not None or (users is None and not recommender.ranker.reranks)
-    if anew and by in (CONSENSUS, R_CONSENSUS):
+    if anew and by not in recommender.ranker.heads:
         notes.append(BY_RANK)
     notes += [str(each.message) for each in said]
     shared = [item for given in (allow, deny) if isinstance(given, list) for item in given]

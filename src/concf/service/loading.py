@@ -11,27 +11,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel
 from safetensors import safe_open
 
-from concf.consensus.consensus import CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConcfError, ConcfWarning, DataError
 from concf.inference.lookup import kind_in_words, position_of
-from concf.inference.ranker import Ranker
-from concf.inference.recommender import Recommender
 from concf.inference.rules import AppliedRules, Rules, catalogue_of, matching
 from concf.inference.titles import Catalogue
-from concf.models import load_run
-from concf.runs.checkpoint import CHECKPOINT
 from concf.runtime.files import FIELD
 from concf.service.problems import Problem
 from concf.service.schemas import Id
+
+if TYPE_CHECKING:
+    from concf.inference.ranker import Ranker
+    from concf.inference.recommender import Recommender
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # each has one spelling: 05 is no integer
 LOG = logging.getLogger("concf.service")
@@ -175,7 +173,11 @@ class Loader(BaseModel, frozen=True):
     rules: Path | None = None
 
     def __call__(self, folder: Path) -> Served:
-        """Load the run in a folder, and compute what all requests share."""
+        """Load the run in a folder, and compute what all requests share; only this imports PyTorch."""
+        from concf.inference.recommender import Recommender
+        from concf.models import load_run
+        from concf.runs.checkpoint import CHECKPOINT
+
         run = load_run(folder, self.data)
         for best in run.best.values():  # copy what is mapped: a file that is overwritten would end the process
             best.state = {name: tensor.clone() for name, tensor in best.state.items()}
@@ -204,6 +206,10 @@ class Loader(BaseModel, frozen=True):
 
 def _prepare(recommender: Recommender) -> None:
     """Compute what all requests share, so that the first does not wait for it; refuse vectors that are not finite."""
+    import torch
+
+    from concf.consensus.consensus import CONSENSUS
+
     ranker = recommender.ranker
     if not ranker.names:
         raise DataError("the run has no epoch yet; wait for its first validation")

@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import signal
+import struct
 import sys
 from asyncio.subprocess import PIPE, Process
 from bisect import insort
@@ -21,12 +22,13 @@ from concf.errors import ConcfError
 from concf.service.loading import LOG, Loader
 from concf.service.problems import SOON, Problem
 from concf.service.routes import SHORT, Size
-from concf.service.worker import LENGTH, STORED
 
 BLOCK = 512  # users whose stored lists are one job
 KEPT, KEPT_BYTES = 1 << 13, 1 << 12  # most other lists that are kept, and most bytes of each
 GRACE = 0.5  # seconds in which an interrupted job must end
 AGAIN = 5.0  # seconds until another attempt, if no process can be started
+LENGTH = struct.Struct(">Q")  # of a message
+STORED = "stored"  # route of the jobs of the front itself
 LONG_NICE = 15  # niceness of processes with long jobs
 LOST = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)  # a process has ended; the last by uvloop
 Reply = tuple[int, bytes]  # status, body
@@ -147,9 +149,8 @@ class Pool:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        """Start the processes of both queues; then the spare, and fetch the stored lists."""
-        queues = [self.short] * self.workers + [self.long] * max(1, self.workers // 2)
-        tasks = [asyncio.create_task(self._started()) for _ in queues]
+        """Start the processes for short jobs; then those for long ones and the spare, and fetch the stored lists."""
+        tasks = [asyncio.create_task(self._started()) for _ in range(self.workers)]
         try:
             started = await asyncio.gather(*tasks)
         except BaseException:
@@ -157,11 +158,12 @@ class Pool:
                 task.cancel()
             await self.close()
             raise
-        for queue, worker in zip(queues, started, strict=True):
-            self._place(queue, worker)
+        for worker in started:
+            self.short.give(worker)
         self.facts = started[0].facts
         self.size = Size(*self.facts["size"])
-        self._spare = asyncio.create_task(self._started())
+        for _ in range(max(1, self.workers // 2)):
+            self._begin(self._fill(self.long))
         self._begin(self.keep_lists())
 
     async def _started(self) -> Worker:
@@ -232,13 +234,17 @@ class Pool:
             queue.give(worker)
 
     async def _replace(self, queue: Queue, lost: Worker) -> None:
-        """Put the spare in the place of a lost process, and start another spare."""
+        """Put the spare in the place of a lost process."""
         lost.kill()
         self._all.discard(lost)
         status = await lost.process.wait()
         self.replaced += 1
         fields = {"pid": lost.process.pid, "status": status}
         LOG.warning("a worker ended or was ended; the spare takes its place", extra={"fields": fields})
+        await self._fill(queue)
+
+    async def _fill(self, queue: Queue) -> None:
+        """Give a queue the spare, and start another spare."""
         while not queue.retired or queue.waiting:
             spare = self._spare or asyncio.create_task(self._started())
             self._spare = asyncio.create_task(self._started())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from concf.inference.rules import POOL
 from concf.service import answers, schemas
-from concf.service.explorer.view import Explorer
+
+if TYPE_CHECKING:
+    from concf.service.explorer.view import Explorer
 
 SHORT = 4_000_000  # cost of a request up to which it counts as short, about 40 milliseconds
 
@@ -20,7 +22,7 @@ class Size(NamedTuple):
     voters: int
 
 
-Work = Callable[[Explorer, str, Any], object]
+Work: TypeAlias = "Callable[[Explorer, str, Any], object]"
 Cost = Callable[[Size, Any], float]
 
 

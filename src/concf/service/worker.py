@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -23,11 +22,10 @@ from concf.service import schemas
 from concf.service.answers import lists
 from concf.service.explorer.view import Explorer
 from concf.service.loading import LOG, Loader, log_as_json
+from concf.service.pool import LENGTH, STORED
 from concf.service.problems import Problem, as_problem
 from concf.service.routes import COMPUTED, Size
 
-LENGTH = struct.Struct(">Q")
-STORED = "stored"  # route of the jobs of the front itself
 MOST = 1 << 17  # most users whose lists the front keeps
 
 
@@ -115,7 +113,8 @@ def main() -> None:
         gc.collect()
         gc.freeze()  # see `server`
     except Exception as error:
-        send(409, Problem(409, "refused_run", f"{folder}: {type(error).__name__}: {error}").body())
+        reason = str(error) if isinstance(error, ConcfError) else f"{folder}: {type(error).__name__}: {error}"
+        send(409, Problem(409, "refused_run", reason).body())
         return
     send(200, to_json(facts(run)))
     while (job := _read(source)) is not None:
