@@ -294,7 +294,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost() -> None:
 @pytest.mark.parametrize(("line", "message"), [
     ("{tmp}/nothing --port 0", "not a run"), ("{run} --port {taken}", "cannot listen"),
     ("{run} --port 0 --token-file {tmp}/odd", "expected a token"),
-    ("{run} --port 0 --new-items", "give --catalogue too"),
+    ("{run} --port 0 --new-items", "Set --catalogue too"),
 ])  # fmt: skip
 def test_a_command_line_mistake_ends_in_words(concf: CLI, tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "odd").write_text("ü")
