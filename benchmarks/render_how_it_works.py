@@ -186,16 +186,16 @@ def waterfall(_: Lines) -> Drawing:
 def without(_: Lines) -> Drawing:
     """What the consensus loses on validation without each voter."""
     figure, (axes,) = panels(1, 1, 2.4)
-    logs = {"citeulike-released": ("CiteULike, two splits", BLUE), "ciao-released": ("Ciao, two splits", ORANGE)}
+    logs = {"citeulike-released": ("CiteULike, two splits", BLUE)}
     voters, told = ("als-a", "als-b", "rp3beta"), []
-    for shift, (name, (label, colour)) in zip((-0.18, 0.18), logs.items(), strict=True):
+    for shift, (name, (label, colour)) in zip((0.0,), logs.items(), strict=True):
         found = [x for x in lines("strong-ablations") if x["key"]["data"] == name and x["key"]["budget"] == "default"]
         value = {
             each: mean(x["validation"]["consensus"] for x in found if x["key"]["without"] == each)
             for each in (None, *voters)
         }
         losses = [100 * (value[each] / value[None] - 1) for each in voters]
-        bars = axes.barh(np.arange(3) + shift, losses, 0.34, color=colour, label=label)
+        bars = axes.barh(np.arange(3) + shift, losses, 0.5, color=colour, label=label)
         axes.bar_label(bars, fmt="%.1f", padding=3)
         told.append(f"{label}: " + ", ".join(f"{v} {loss:+.1f} %" for v, loss in zip(voters, losses, strict=True)))
     axes.set(yticks=range(3), yticklabels=[f"without {each}" for each in voters], ylim=(2.6, -0.6), xlim=(-3.2, 1.5))

@@ -36,7 +36,7 @@ def test_what_a_script_imports_is_there(script: Path) -> None:
 
 SCRIPTS = (
     "render", "render_strong", "render_new_users", "render_update", "render_combine",
-    "render_weights", "render_items", "staleness",
+    "render_weights", "render_items", "staleness", "dense",
 )  # fmt: skip
 
 
