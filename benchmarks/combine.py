@@ -5,10 +5,10 @@
     python benchmarks/combine.py --only gowalla-released --device cuda --way tune --processes 14   # then without --way
     python benchmarks/render_combine.py
 
-Voters are fitted on the training part and tested as they are: nothing is refitted. Their settings are those that
-`make baselines` chose on the split of seed 0; of BM25 and logistic factorisation, which are not there, and of every
-voter on Gowalla, which is not there either, the best of a small grid on the same split. --data: a folder of prepared
-splits NAME-PROTOCOL-SEED, made if need be. What is in the results is not run again. One thread.
+Voters are fitted on the training part and tested as they are: nothing is refitted. Their settings are those of
+results/combine-settings.jsonl, the best of the grids of version 0.2.0 on the validation part of the split of seed 0; of
+BM25 and logistic factorisation, and of every voter on Gowalla, which are not there, the best of a small grid. --data: a
+folder of prepared splits NAME-PROTOCOL-SEED, made if need be. What is in the results is not run again. One thread.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from implicit.bpr import BayesianPersonalizedRanking
 from implicit.lmf import LogisticMatrixFactorization
 from implicit.nearest_neighbours import BM25Recommender
 from numpy.typing import NDArray
@@ -62,12 +63,12 @@ MOST_FACTORS = 256
 OURS = {"ials": "als", "bpr": "bpr", "ease": "ease", "rp3beta": "rp3beta", "popularity": "popularity"}
 VOTES = 200  # length of a voter's list, unless longer lists are evaluated
 USERS, BLOCK = 2048, 1024  # users that weights of fusions are chosen on; users that are fused at a time
-STEPWISE = {"ials": "als", "bpr": "bpr"}  # trained step by step
+STEPWISE = {"als": 15, "bpr": 200}  # trained step by step, and how many by default
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bm25": {"K": (20, 100, 500), "K1": (0.5, 1.2), "B": (0.2, 0.8)},
     "lmf": {"factors": (16, 32, 64), "regularization": (0.6, 2.0), "neg_prop": (10, 30)},
 }
-ELSEWHERE: dict[str, dict[str, tuple[Any, ...]]] = {  # of data sets without lines of `make baselines`
+ELSEWHERE: dict[str, dict[str, tuple[Any, ...]]] = {  # of data sets without lines of settings
     "als": {"factors": (MOST_FACTORS,), "alpha": (20.0, 40.0, 80.0, 160.0, 320.0),
             "regularisation": (30.0, 60.0, 120.0, 250.0, 500.0), "iterations": (15,)},
     "bpr": {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)},
@@ -127,15 +128,10 @@ def listed(lists: Tensor) -> ListFunction:
 
 
 def best_settings(name: str, model: str) -> dict[str, Any]:
-    """Those with the best validation among the lines of `make baselines`."""
-    known = [
-        line
-        for line in lines(f"baselines-{name}")
-        if line["key"]["model"] == model and line["key"]["on"] == "valid"
-        and line["key"]["settings"].get("factors", 0) <= MOST_FACTORS
-    ]  # fmt: skip
-    chosen: dict[str, Any] = max(known, key=lambda line: line["mean"]["recall@50"])["key"]["settings"]
-    return chosen
+    """Settings of a voter for a data set, from results/combine-settings.jsonl."""
+    keys = [line["key"] for line in lines("combine-settings")]
+    (chosen,) = (key["settings"] for key in keys if (key["data"], key["model"]) == (name, model))
+    return dict(chosen)
 
 
 def of_implicit(voter: str, settings: dict[str, Any], train: csr_array, seed: int) -> Model:
@@ -160,6 +156,14 @@ def fit(voter: str, point: Point, data: Split, seed: int, device: str) -> Model:
     """A voter, fitted on the training part."""
     if voter in GRIDS:
         return of_implicit(voter, point, data.train, seed)
+    if voter == "bpr":
+        model = BayesianPersonalizedRanking(
+            factors=point.get("factors", 64), learning_rate=point["learning_rate"],
+            regularization=point["regularisation"], iterations=point.get("iterations", STEPWISE[voter]),
+            use_gpu=False, random_state=seed, num_threads=1,
+        )  # fmt: skip
+        model.fit(csr_matrix(data.train), show_progress=False)
+        return vectors_of_implicit(model)
     model = next(model for model, name in OURS.items() if name == voter)
     return BASELINES[model].make(**point).fit(data.train, seed=seed, device=device)
 
@@ -203,7 +207,7 @@ def chosen_settings(
     name: str, log: ResultsLog, folder: Path, device: str = "cpu", processes: int = 1
 ) -> dict[str, Point]:
     """Voter -> its settings."""
-    known = bool(lines(f"baselines-{name}"))
+    known = any(line["key"]["data"] == name for line in lines("combine-settings"))
     grids = GRIDS if known else ELSEWHERE | GRIDS
     tune(name, grids, log, folder, device, processes)
     found = {voter: best_settings(name, model) for model, voter in OURS.items()} if known else {}
@@ -219,12 +223,12 @@ def fitted(settings: dict[str, Point], data: Split, seed: int, device: str = "cp
 def over_time(settings: dict[str, dict[str, Any]], data: Split, seed: int) -> dict[str, Model]:
     """The same voters, those that are trained step by step after a third, two thirds and all of their steps."""
     models = fitted(settings, data, seed)
-    for model, name in STEPWISE.items():
+    for name, default in STEPWISE.items():
         del models[name]
-        steps = BASELINES[model].make(**settings[name]).iterations
+        steps = settings[name].get("iterations", default)
         for third in (1, 2, 3):
-            some = settings[name] | {"iterations": max(1, steps * third // 3)}
-            models[f"{name}@{third}"] = BASELINES[model].make(**some).fit(data.train, seed=seed)
+            point = settings[name] | {"iterations": max(1, steps * third // 3)}
+            models[f"{name}@{third}"] = fit(name, point, data, seed, "cpu")
     return models
 
 
