@@ -281,7 +281,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost() -> None:
     with serving(run_folder(), "--workers", 2, "--drain", 0.5, "--access-log", CONCF_TOKEN="s3cret\n") as server:
         assert not [line for line in server.stderr if "warning" in line]
         assert get(server, "/recommend/3").status_code == 401
-        assert any("/recommend/3" in json.loads(line)["message"] for line in server.stderr)
+        wait_until(lambda: any("/recommend/3" in json.loads(line)["message"] for line in server.stderr))
         wait_until(lambda: len(workers(server)) == 4)
         first = post(server, "/recommend", single, headers=token).json()
         for pid in workers(server)[:3]:  # not the spare
