@@ -29,7 +29,7 @@ from concf.strong import fold_in as module
 from concf.strong.fold_in import LISTED, StrongFoldIn, _OrAverage, _Reranker
 from concf.strong.reranker import Reranker, popularity_and_activity
 from concf.strong.softmax import UserSoftmax
-from concf.strong.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
+from concf.strong.students import LOWEST_TARGET, SOLVED_BY
 
 CPU = torch.device("cpu")
 
@@ -169,7 +169,7 @@ def test_with_a_half_life_a_known_history_has_the_votes_of_the_fit() -> None:
 
 
 def test_a_student_is_solved_towards_the_consensus_of_its_history(run: Run) -> None:
-    new = drawn(4, run.log.shape[1], seed=11, share=0.15)
+    new, chosen = drawn(4, run.log.shape[1], seed=11, share=0.15), run.fold_in.chosen["student"]
     lists, factors = run.fold_in.agree(new).lists, run.fold_in.heads["student"]
     found = run.fold_in.head("student", new).user
     for row in (0, 2, 3):
@@ -177,8 +177,8 @@ def test_a_student_is_solved_towards_the_consensus_of_its_history(run: Run) -> N
         length = min(LISTED, lists.shape[1])
         for rank, place in enumerate(lists[row, :LISTED].tolist()):
             target = 1 - (1 - LOWEST_TARGET) * np.log1p(rank) / np.log(length)
-            pairs += [(place, LISTED_WEIGHT, float(target))] if place >= 0 else []
-        expected = normal_equations(factors.item, pairs, **SOLVED_BY)
+            pairs += [(place, chosen["listed"], float(target))] if place >= 0 else []
+        expected = normal_equations(factors.item, pairs, **{name: chosen[name] for name in SOLVED_BY})
         assert found[row].double() == pytest.approx(expected, abs=1e-3)
 
 

@@ -24,11 +24,15 @@ import psutil
 import torch
 import typer
 
+from concf.runtime.executors import one_thread_each
+
 for library in (
     "filelock", "polars", "pyarrow.parquet", "rich.console", "safetensors.torch", "scipy.optimize",
     "scipy.sparse.csgraph", "scipy.sparse.linalg", "torch._dynamo",
 ):  # fmt: skip
     import_module(library)
+with one_thread_each():  # finds the libraries of linear algebra
+    pass
 LACKING = (
     "fork", "forkpty", "getuid", "geteuid", "getgid", "getpgid", "getpgrp", "setpgrp", "setsid", "killpg", "uname",
     "nice", "getloadavg", "mkfifo", "sched_getaffinity", "sched_setaffinity", "statvfs", "sysconf", "wait", "waitid",

@@ -32,12 +32,10 @@ from torch import Tensor
 from concf.runtime.executors import blocks_of, each_block, in_blocks, one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 
-CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # numbers in memory per block of rows; on a CPU they fit a core's cache
+CPU_CELLS, GPU_CELLS = 1 << 21, 1 << 27  # numbers in memory per block of rows; on a CPU threads share their cache
 LONGER, MORE = 1.2, 3  # a block's longest row has at most LONGER times the pairs of its shortest, or MORE more
-SHORT = 32  # on a CPU, a fit does not solve rows with more pairs exactly ...
+SHORT = 24  # on a CPU, a fit does not solve rows with more pairs exactly ...
 STEPS = 4  # ... but improves them by so many steps of conjugate gradients
-SINGLE, VECTOR = 1 << 18, 9000  # multiplications that BLAS does on one thread: of two matrices, and with a vector
-FEWEST_ROWS = 16  # fewest rows of a piece of a matrix; PyTorch multiplies where pieces would have fewer
 TINY = 1e-37  # positive in single precision
 START = 0.1  # length of an item's vector at the start
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -144,13 +142,11 @@ class Side:
         """[n, d] the best rows in a basis; with a start [n, d], in the basis before, long rows are only improved."""
         rotated, everywhere = basis.rotated, unobserved * basis.values
         solved = rotated.new_zeros(self.n, self.factors)
-        improved = rotated.device.type == "cpu" and start is not None
-        start = solved if start is None or not improved else start @ basis.vectors
 
         def solve(block: Block) -> None:
             diagonal = everywhere + penalty[block.rows, None]
-            if improved and block.columns.shape[1] > SHORT:
-                solved[block.rows] = _improve(block, rotated, diagonal, start[block.rows])
+            if start is not None and rotated.device.type == "cpu" and block.columns.shape[1] > SHORT:
+                solved[block.rows] = _improve(block, rotated, diagonal, start[block.rows] @ basis.vectors)
             else:
                 solved[block.rows] = _solve(block, rotated, diagonal)
 
@@ -253,19 +249,24 @@ def _improve(block: Block, rotated: Tensor, diagonal: Tensor, start: Tensor) -> 
     root, target, m, x = (each.numpy() for each in (block.root, block.target, diagonal, start))
     weight = root * root
 
-    def product(vectors: Array) -> Any:  # [b, d] Y' W Y x + M x
-        return _sums(weight * _products(paired, vectors[:, :, None])[..., 0], paired) + m * vectors
+    def inner(vectors: Array) -> Any:  # [b, L] Y x
+        return np.matmul(paired, vectors[:, :, None])[..., 0]
+
+    def weighted(values: Array) -> Any:  # [b, d] Y' W v
+        return np.matmul((weight * values)[:, None], paired)[:, 0]
 
     def dots(one: Array, other: Array) -> Any:  # [b, 1]
         return np.einsum("bd,bd->b", one, other)[:, None]
 
-    residual = _sums(weight * target, paired) - product(x)
+    residual = weighted(target - inner(x)) - m * x
     direction = residual / m
     energy = dots(residual, direction)
-    for _ in range(STEPS):
-        curved = product(direction)
+    for step in range(STEPS):
+        curved = weighted(inner(direction)) + m * direction
         length = energy / np.maximum(dots(direction, curved), TINY)  # 0 / 0 where a row is solved
         x = x + length * direction
+        if step == STEPS - 1:
+            break
         residual -= length * curved
         downhill = residual / m
         before, energy = energy, dots(residual, downhill)
@@ -276,41 +277,18 @@ def _improve(block: Block, rotated: Tensor, diagonal: Tensor, start: Tensor) -> 
 def products(one: Tensor, other: Tensor) -> Tensor:
     """[b, L, H] inner products of the rows [b, L, d] and [b, H, d].
 
-    Many small products are several times faster in numpy than in PyTorch; large ones would start threads there.
+    On a CPU, many small products are several times faster in numpy than in PyTorch.
     """
     if one.device.type != "cpu":
         return torch.bmm(one, other.transpose(1, 2))
-    return torch.from_numpy(_products(one.numpy(), other.numpy().transpose(0, 2, 1)))
+    return torch.from_numpy(np.matmul(one.numpy(), other.numpy().transpose(0, 2, 1)))
 
 
 def sums(weight: Tensor, rows: Tensor) -> Tensor:
     """[b, d] sums of rows [b, L, d] with weights [b, L], as fast as `products`."""
     if rows.device.type != "cpu":
         return torch.bmm(weight[:, None], rows)[:, 0]
-    return torch.from_numpy(_sums(weight.numpy(), rows.numpy()))
-
-
-def _products(left: Array, right: Array) -> Any:
-    """[b, L, H] products of matrices [b, L, d] and [b, d, H]."""
-    rows, most = left.shape[1], SINGLE if right.shape[2] > 1 else VECTOR
-    size = max(1, most // (right.shape[1] * right.shape[2] or 1))
-    if size >= rows:
-        return np.matmul(left, right)
-    if size < FEWEST_ROWS:
-        return torch.bmm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
-    product = np.empty((*left.shape[:2], right.shape[2]), left.dtype)
-    for begin in range(0, rows, size):
-        np.matmul(left[:, begin : begin + size], right, out=product[:, begin : begin + size])
-    return product
-
-
-def _sums(weight: Array, rows: Array) -> Any:
-    """[b, d] sums of rows [b, L, d] with weights [b, L]."""
-    size = max(1, VECTOR // (rows.shape[2] or 1))
-    total = np.matmul(weight[:, None, :size], rows[:, :size])
-    for begin in range(size, rows.shape[1], size):
-        total += np.matmul(weight[:, None, begin : begin + size], rows[:, begin : begin + size])
-    return total[:, 0]
+    return torch.from_numpy(np.matmul(weight.numpy()[:, None], rows.numpy())[:, 0])
 
 
 def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[int, int, int]]:

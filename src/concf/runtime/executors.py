@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
+from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from textwrap import shorten
@@ -58,6 +59,7 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
     before, key = torch.get_num_threads(), (os.getpid(), threads)  # a process that this one forks has no threads
     if key not in _pools:
         _pools.setdefault(key, ThreadPoolExecutor(threads, WORKER))
+    limit = _blas().limit(limits=1, user_api="blas")
     pending = deque(_pools[key].submit(alone, job) for job in jobs)
     try:
         while pending:
@@ -66,6 +68,7 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
         for future in pending:
             future.cancel()
         wait(pending)  # no thread works on after an error
+        limit.restore_original_limits()
         torch.set_num_threads(before)  # a worker's setting may reach other threads
 
 
@@ -96,7 +99,7 @@ def n_threads() -> int:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Give each operation of PyTorch one thread, so that `in_threads` divides the work.
+    """Give each operation of PyTorch and NumPy one thread, so that `in_threads` divides the work.
 
     Threads that share an operation wait for each other, actively; on a busy machine most of the time.
     """
@@ -106,10 +109,28 @@ def one_thread_each() -> Iterator[None]:
     token = _outside.set(n_threads())
     torch.set_num_threads(1)
     try:
-        yield
+        with _blas().limit(limits=1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)
         _outside.reset(token)
+
+
+def use_one_thread() -> None:
+    """Give each operation of PyTorch and NumPy one thread from now on."""
+    import torch
+
+    torch.set_num_threads(1)
+    _blas().limit(limits=1, user_api="blas")
+
+
+@cache
+def _blas() -> Any:
+    """The libraries of linear algebra, which have threads of their own."""
+    from threadpoolctl import ThreadpoolController
+
+    import_module("numpy")  # or its library would be missing
+    return ThreadpoolController()
 
 
 def execute(

@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 from pydantic_core import from_json, to_json
 
 from concf.errors import ConcfError
+from concf.runtime.executors import use_one_thread
 from concf.service import schemas
 from concf.service.answers import lists
 from concf.service.explorer.view import Explorer
@@ -91,7 +91,7 @@ def main() -> None:
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not come between the frames
     log_as_json()
-    torch.set_num_threads(1)  # one list is too little work for several threads; processes share the cores
+    use_one_thread()  # one list is too little work for several threads; processes share the cores
     if hasattr(os, "nice"):
         os.nice(5)  # the front goes first
     computing = False

@@ -34,6 +34,7 @@ from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS
 from concf.consensus.voters import Voter, kept_votes
 from concf.errors import note
 from concf.evaluation.scorers import Factors
+from concf.evaluation.validation import Validation, sample
 from concf.runs.run import Best
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
@@ -46,6 +47,7 @@ from concf.strong.settings import STUDENT, TIME
 from concf.strong.softmax import fit_softmax
 from concf.strong.students import SOLVED_BY, USUAL, closer, solve_student, teach_student, without_lists
 
+WALKED = 1024  # most users that the settings of RP3beta are compared on, which matter little
 KEPT = 0.96  # share of the consensus that a student keeps on validation; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
 VOTES_OF_USERS = {  # votes with a dimension of users -> that dimension, and the padding
@@ -111,7 +113,9 @@ class Recipe(TimeStage):
         seen = self.seen(train)
         for name in self.fixed:
             if name == "rp3beta":
-                self.chosen[name] = search.search_walks(train, seen, few, self.device)
+                users = sample(few.validated, WALKED, self.seed)
+                fewer = Validation(self.data, self.run.metric, self.device, self.group, validated=users)
+                self.chosen[name] = search.search_walks(train, seen, fewer, self.device)
             elif name not in timed_voters():
                 self.chosen[name] = search.search_fixed(name, partial(self.fit_fixed, name, train), seen, few, rounds)
         return {"chosen": dict(self.chosen)}

@@ -57,7 +57,7 @@ FOLDS = 5
 STEPS = 50  # most Newton steps
 SLOW = 0.3  # the Hessian is renewed where a step is longer than this share of the one before
 USERS = 512  # users of a block in a Newton step
-SCORED_USERS = 1024  # users of a block in re-ranking
+SCORED_USERS = 512  # users of a block in re-ranking
 
 
 class Weights(NamedTuple):
@@ -215,9 +215,13 @@ class Reranker:
         """
         total = torch.zeros(features.shape[2], dtype=torch.float64, device=features.device)
         square, count = torch.zeros_like(total), torch.zeros_like(total[0])
-        for rows in blocks:
+
+        def of_block(rows: slice) -> tuple[Tensor, Tensor, int]:
             block = features[rows][~empty[rows]].double()
-            total, square, count = total + block.sum(0), square + block.square().sum(0), count + len(block)
+            return block.sum(0), block.square().sum(0), len(block)
+
+        for more, more_square, n in in_blocks(of_block, blocks, features.device):
+            total, square, count = total + more, square + more_square, count + n
         self.group.all_reduce([total, square, count])
         mean = total / count.clamp(min=1)
         return mean.to(features.dtype), square / count.clamp(min=1) - mean.square()
@@ -241,7 +245,8 @@ class Reranker:
             torch.empty(*self.lists.shape, dtype=dtype, device=rows.device)
             for dtype in (self.lists.dtype, self.popularity.dtype)
         )
-        for block in torch.split(rows, SCORED_USERS):
+
+        def score(block: Tensor) -> None:
             if self.cached is not None and len(block) and int(block[-1]) < len(self.cached[0]):
                 features = self.cached[1][self.cached[0][block]]
             else:
@@ -253,6 +258,9 @@ class Reranker:
             below = top_scores[:, -1:] - torch.arange(1, plain.shape[1] - top + 1, device=plain.device)
             lists[block] = torch.cat([plain[:, :top].gather(1, order), plain[:, top:]], 1)
             scores[block] = torch.cat([top_scores, below], 1)
+
+        for _ in in_blocks(score, torch.split(rows, SCORED_USERS), rows.device):
+            pass
         return lists, scores
 
     def features(self, rows: Tensor) -> tuple[Tensor, Tensor]:

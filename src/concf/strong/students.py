@@ -18,7 +18,7 @@ from torch import Tensor
 
 from concf.baselines.als import ALS, Pairs, products, sums
 from concf.consensus.listwise import listwise
-from concf.runtime.executors import each_block
+from concf.runtime.executors import blocks_of, in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong.softmax import Adam
 
@@ -138,23 +138,25 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int |
     """
     if not len(users):
         return torch.zeros_like(user), torch.zeros_like(item)
-    valid, rows = lists >= 0, F.embedding(users, user)
+    valid, rows, device = lists >= 0, F.embedding(users, user), item.device
     scores, d_rows = item.new_empty(lists.shape), torch.empty_like(rows)
-    vectors = item.new_empty(*lists.shape, item.shape[1])
 
-    def at_scores(block: slice) -> None:
-        vectors[block] = F.embedding(lists[block].clamp(min=0), item)
-        scores[block] = products(vectors[block], rows[block, None])[..., 0].mul_(SCALE)
+    def at_scores(block: slice) -> tuple[slice, Tensor]:
+        vectors = F.embedding(lists[block].clamp(min=0), item)
+        scores[block] = products(vectors, rows[block, None])[..., 0].mul_(SCALE)
+        return block, vectors
 
-    def at_users(block: slice) -> None:
-        d_rows[block] = sums(slope[block], vectors[block])
+    def at_users(part: tuple[slice, Tensor]) -> None:
+        block, vectors = part
+        d_rows[block] = sums(slope[block], vectors)
 
-    each_block(at_scores, len(users), item.device)
+    parts = list(in_blocks(at_scores, blocks_of(len(users), device), device))
     scores = scores.masked_fill_(~valid, -torch.inf).requires_grad_()
     weight = scores.new_full((len(users),), 1 / (TAUGHT * (n or len(users))))
     loss = listwise(scores, min(TAUGHT, lists.shape[1]), weight)
     slope = torch.autograd.grad(loss, scores)[0].mul_(SCALE)
-    each_block(at_users, len(users), item.device)
+    for _ in in_blocks(at_users, parts, device):
+        pass
     row, rank = valid.nonzero(as_tuple=True)
     listed, order = lists[row, rank].sort(stable=True)
     count = torch.bincount(listed, minlength=len(item))
