@@ -39,12 +39,14 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values, columns = _highest(scores, min(k + 1, n))  # one more shows whether a tie crosses the end of the list
     if n > k:
         crossing = (values[:, k - 1] == values[:, k]) & (values[:, k] > -torch.inf)
-        if crossing.any():
-            rows = crossing.nonzero().squeeze(1)
-            some, border = scores[rows], values[rows, k, None]
-            tied, room = some == border, k - (some > border).sum(1, keepdim=True)
-            lowest = some.masked_fill(tied & (tied.cumsum(1) > room), -torch.inf)  # tied columns that fill the list
-            values[rows, :k], columns[rows, :k] = _highest(lowest, k)
+        rows = crossing.nonzero().squeeze(1)
+        if len(rows):  # the lowest of the tied columns fill the list
+            border = values[rows, k - 1, None]
+            row, column = (scores[rows] == border).nonzero(as_tuple=True)
+            count = torch.bincount(row, minlength=len(rows))
+            before = count.cumsum(0) - count - (values[rows, :k] != border).sum(1)
+            place = torch.arange(len(row), device=row.device) - before[row]
+            columns[rows[row[place < k]], place[place < k]] = column[place < k]
         values, columns = values[:, :k], columns[:, :k]
     rows = (values[:, 1:] == values[:, :-1]).any(1).nonzero().squeeze(1)
     if len(rows):
