@@ -28,6 +28,7 @@ from concf.inference.recommender import Recommender
 from concf.models import load_run, train
 from concf.runs.checkpoint import CARD, RunFolder
 from concf.runs.run import Run
+from concf.strong import reranker
 from concf.strong import update_stages as stages
 from concf.strong.softmax import UserSoftmax
 from concf.strong.update import update
@@ -125,10 +126,14 @@ def test_the_reranker_is_fitted_to_new_pairs_or_carried_over(monkeypatch: pytest
     carried, fitted = update(base(), FIRST, rerank="carry"), update(base(), FIRST, rerank="refit")
     weights = [run.best[CONSENSUS].votes["weights"] for run in (base(), carried, fitted)]
     assert weights[0].equal(weights[1])
-    monkeypatch.setattr(stages, "ENOUGH", 5)
-    anew = update(base(), FIRST).best[CONSENSUS].votes["weights"]
-    near, far = ((each - weights[0]).norm() for each in (weights[2], anew))
-    assert 0 < near < far  # of so few users they stay near where they were
+    votes = [run.best[CONSENSUS].votes["voter_weights"] for run in (base(), carried, fitted)]
+    assert votes[0].equal(votes[1])
+    assert votes[0].equal(votes[2])  # by the windows of training; the metrics are of the new pairs
+    moved = [float((weights[2] - weights[0]).norm())]
+    for penalty in (1.0, 1e12):
+        monkeypatch.setattr(reranker, "PENALTY_BEFORE", penalty)
+        moved.append(float((update(base(), FIRST).best[CONSENSUS].votes["weights"] - weights[0]).norm()))
+    assert moved[2] < 1e-6 < moved[0] < moved[1]  # the penalty draws to the weights of before
     assert [record["stage"] for record in carried.history] == ["refit", "final"]
     assert carried.best[CONSENSUS].validation == base().best[CONSENSUS].validation
     assert carried.validated_users == base().validated_users

@@ -150,9 +150,13 @@ class Ensemble:
             voters.append(by_scores(name, fitted, seen, users, k, group=self.group, least_std=self.least_std))
         return voters
 
+    def _weights_of(self, voters: list[str]) -> list[float]:
+        """Weights of the voters in the plain consensus, by validation."""
+        return voter_weights([self.metrics[name] for name in voters], VOTER_TEMPERATURE)
+
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter], context: Context | None = None) -> Reranker:
         """Make the re-ranker of voters for users [n]. context: its inputs with times; None: computed"""
-        weights = voter_weights([self.metrics[voter.name] for voter in voters], VOTER_TEMPERATURE)
+        weights = self._weights_of([voter.name for voter in voters])
         length, local = max(list_length(self.data, self.settings), self.validation.depth), self.local(log)
         if context is None:
             factors = [voter.factors for voter in voters if voter.factors is not None]

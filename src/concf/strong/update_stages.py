@@ -1,7 +1,6 @@
 """Stages of an update: carry a finished run over to a log that has grown.
 
-    rerank    fit the re-ranker to how the old voters rank the new pairs; with few users, near its old weights (or keep
-              these)
+    rerank    fit the re-ranker to how the old voters rank the new pairs, near its old weights (or keep these)
     refit     refit the voters on the whole log, from their old vectors
     final     compute the consensus for all users, and fine-tune the student
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from concf.data.join import Joined  # which loads Polars
 
 SWEEPS, EPOCHS, DISTILLED = 2, 2, (1, 1)  # of ALS, of the softmax, and of the student (ALS, consensus loss)
-FEWEST, ENOUGH, FITTED = 100, 1000, 1024  # known users with new pairs: to move weights, to refit them, most used
+FEWEST = 100  # known users with new pairs to move the weights
 Vectors = tuple[Tensor, Tensor]
 
 
@@ -72,6 +71,7 @@ class Update(Recipe):
         self.update = settings
         self.validated_users = run.validated_users
         self.plan = self.plan._replace(sweeps=(0, SWEEPS), softmax=(0, EPOCHS), student=DISTILLED)
+        self.voter_weights: dict[str, float] = {}
         self.known = tuple(torch.zeros(n, dtype=torch.bool, device=device) for n in self.shape)
         self.fresh = torch.zeros(len(run.data.interactions), dtype=torch.bool, device=device)
         self.stages = {"rerank": self._rerank} if settings.rerank == "refit" else {}
@@ -86,6 +86,8 @@ class Update(Recipe):
         for record in before.history:
             self.metrics |= record.get("validation", {})
         self.metrics |= {name: best.validation for name, best in before.best.items()}
+        names = [*before.heads, *before.fixed_voters]
+        self.voter_weights = dict(zip(names, votes["voter_weights"].tolist(), strict=True))
         self.weights = Weights(votes["centre"].to(self.device), votes["weights"].to(self.device), torch.empty(0))
         old_rows = [torch.from_numpy(rows).to(self.device) for rows in (joined.users, joined.items)]
         self.known = tuple(rows >= 0 for rows in old_rows)
@@ -105,6 +107,10 @@ class Update(Recipe):
     def fixed(self) -> list[str]:
         """Voters that the re-ranker was fitted with, whatever the size of the log is now."""
         return [name for name in self.run.fixed_voters if name in self.chosen]
+
+    def _weights_of(self, voters: list[str]) -> list[float]:
+        """Weights of the voters as training chose them: the validation metric of a day is too noisy."""
+        return [self.voter_weights[name] for name in voters]
 
     def stage(self, number: int) -> dict[str, Any]:
         """Run one stage; the first record has what was carried over."""
@@ -132,10 +138,11 @@ class Update(Recipe):
             )
             return {}
         whole, validation = self.data, self.validation
-        everyone = sample(past.validated, FITTED, self.seed)
+        most = min(self.plan.fitted, self.settings.training.validated_users or self.plan.fitted)
+        everyone = sample(past.validated, most, self.seed)
         self.data, self.validation = past, Validation(past, self.run.metric, self.device, validated=everyone)
         assert self.weights is not None
-        self.near = None if len(everyone) >= ENOUGH else self.weights.everyone
+        self.near = self.weights.everyone
         super()._rerank()
         self._validate_student()
         del self._cache["lists"]
@@ -194,13 +201,14 @@ class Update(Recipe):
         """Return what the next stages depend on."""
         return super().state_dict() | {
             "known": list(self.known), "fresh": self.fresh, "validated_users": self.validated_users,
+            "voter_weights": self.voter_weights,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.known, self.fresh = tuple(state["known"]), state["fresh"]
-        self.validated_users = state["validated_users"]
+        self.validated_users, self.voter_weights = state["validated_users"], state["voter_weights"]
 
 
 def beside_neighbours(
