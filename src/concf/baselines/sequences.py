@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse import csr_array
@@ -192,12 +193,13 @@ class SequenceALS(ALS):
         history, fade = item.new_zeros(train.shape[0], d), float(np.exp(-1 / self.memory))
         gram, cross = torch.zeros(2, d, d, dtype=torch.float64, device=item.device)
         for sets, pairs in log.steps():
-            users, items = (torch.from_numpy(each).to(item.device) for each in (log.user[sets], log.item[pairs]))
-            row = torch.from_numpy(np.searchsorted(sets, log.of_set[pairs])).to(item.device)
-            added, before = item.new_zeros(len(sets), d).index_add_(0, row, item[items]), history[users]
+            first = np.searchsorted(log.of_set[pairs], sets)
+            parts = log.user[sets], log.item[pairs], first, np.diff(first, append=len(pairs))
+            users, items, begin, count = (torch.from_numpy(part).to(item.device) for part in parts)
+            added, before = F.embedding_bag(items, item, begin, mode="sum"), F.embedding(users, history)
             gram += before.T @ before  # 0 in the first step
-            cross += before.T @ (added / torch.bincount(row)[:, None])
-            history[users] = before * fade + added
+            cross += before.T @ (added / count[:, None])
+            history.index_copy_(0, users, before * fade + added)
         gram.diagonal().add_(self.ridge * gram.trace() / d + LEAST_RIDGE)
         mapped = torch.linalg.solve(gram, cross).to(item)
         return Sequenced(history @ mapped, item, map=mapped)

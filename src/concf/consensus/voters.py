@@ -17,6 +17,7 @@ from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores in memory at a time
+ROWS_SUMMED = 16  # users whose scores are summed at a time on a CPU, in its cache
 CELLS_HELD = 16  # numbers in memory per listed item while its features are computed, about
 LISTED_FEATURES = 3  # item z-score, relative score, score
 LEAST_UNIT = 1e-12  # standard deviation of all scores below which they carry no information
@@ -74,14 +75,18 @@ def by_lists(name: str, listed: Tensor, values: Tensor, of_items: Tensor) -> Vot
     """Make a voter without vectors from its lists [n, K], their scores [n, K] and its item statistics (`Voter`)."""
     dtype = torch.promote_types(values.dtype, of_items.dtype)
     features = torch.empty(*listed.shape, LISTED_FEATURES, dtype=dtype, device=listed.device)
-    size = max(1, _cells(listed.device) // (CELLS_HELD * max(1, listed.shape[1])))
-    for begin in range(0, len(listed), size):
-        rows = slice(begin, begin + size)
+
+    def fill(rows: slice) -> None:
         items = listed[rows]
         mean, std, gap, unit = of_items[:, items.long().clamp(min=0)]
         score = (values[rows] / unit).masked_fill(items < 0, 0.0)
         columns = [((score - mean) / std).clamp(*Z_SCORE), ((score - mean) / gap).clamp(*RELATIVE_SCORE), score]
         features[rows] = torch.stack(columns, -1).masked_fill_((items < 0)[..., None], 0.0)
+
+    size = max(1, _cells(listed.device) // (CELLS_HELD * max(1, listed.shape[1])))
+    blocks = [slice(begin, begin + size) for begin in range(0, len(listed), size)]
+    for _ in in_blocks(fill, blocks, listed.device):
+        pass
     return Voter(name, listed, None, features, of_items)
 
 
@@ -109,9 +114,13 @@ class Moments:
 
     def of(self, block: Tensor, cells: Tensor) -> tuple[Tensor, ...]:
         """Return the arguments of `add` for a block of scores [b, items]. cells: flat indices of its users' pairs."""
-        item, own, exact = cells % self.sums.shape[1], block.view(-1)[cells].double(), block.double()
-        ones = exact.new_ones(1, len(exact))  # a product sums columns much faster than `sum`
-        return (ones @ exact)[0], (ones @ exact.square())[0], item, own
+        item, own = cells % self.sums.shape[1], block.view(-1)[cells].double()
+        total, square = torch.zeros(2, self.sums.shape[1], dtype=torch.float64, device=block.device)
+        for rows in torch.split(block, ROWS_SUMMED if block.device.type == "cpu" else len(block)):
+            exact = rows.double()
+            total += exact.sum(0)
+            square += exact.square().sum(0)
+        return total, square, item, own
 
     def add(self, total: Tensor, square: Tensor, item: Tensor, own: Tensor) -> None:
         """Add the result of `of` to the sums."""

@@ -100,6 +100,9 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
     All features are computed once for each set of voters; those of time are left out by an endless penalty.
     """
     windows = before, after
+    fitted: dict[
+        tuple[bool, int], tuple[Tensor, Tensor]
+    ] = {}  # last weights and Hessian, from which the next fit begins
 
     @lru_cache(1)  # of the two sets the features are large
     def ensembles(voters: bool) -> list[tuple[TrainingSet, Tensor, Reranker]]:
@@ -113,11 +116,13 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
     def metric(voters: bool, features: bool, penalty: float = PENALTIES[0]) -> NDArray[np.float64]:
         """[users of both windows] metric of each user."""
         both, fits = ensembles(voters), list[Weights]()
-        for training, centre, reranker in both:
+        for n, (training, centre, reranker) in enumerate(both):
             strength = penalty * training.penalty
             if not features:
                 strength[reranker.of_time] = ENDLESS
-            weights = fit_weights(training._replace(penalty=strength), None, training.prior)[0]
+            begin = fitted.get((voters, n), (training.prior, None))
+            fitted[voters, n] = fit_weights(training._replace(penalty=strength), None, *begin)
+            weights = fitted[voters, n][0]
             fits.append(Weights(centre, weights, weights[None]))
         lists = [reranker.rerank(fit)[0] for (_, _, reranker), fit in zip(both, reversed(fits), strict=True)]
         return np.concatenate([each.validation.per_user(its) for each, its in zip(windows, lists, strict=True)])
