@@ -45,7 +45,7 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUN)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.", rich_help_panel=RUN)] = False,
 ) -> None:  # fmt: skip
-    """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
+    """Train a model: by default `strong`, whose voters' consensus is distilled into one head.
 
     `concf train data/citeulike --out runs/first`, or `concf train ratings.csv --out runs/mine` from a log. If it
     has times, its newest tenth is held out for testing and the tenth before for validation; else a tenth of each user's
