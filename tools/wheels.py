@@ -36,7 +36,7 @@ EXCEPTIONS = {"uvloop": "not on Windows, where uvicorn does not ask for it and a
 WITHOUT = """| not available | where | instead |
 |---|---|---|
 | SIGHUP, which reloads a served run | Windows | start the service again |
-| SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` goes on from the last checkpoint |
+| SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` continues from the last checkpoint |
 | the memory limit of a container (cgroup v2), by which a training that cannot fit is refused | macOS, Windows | only the free memory of the machine counts |
 | keeping freed memory for the next step (glibc) | macOS, Windows | steps are somewhat slower |
 | Triton's kernels on a GPU | Windows | the same formulas in PyTorch, slower |
