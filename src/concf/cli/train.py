@@ -48,8 +48,8 @@ def train(
     """Train a model: by default `strong`, whose voters' consensus is distilled into one head.
 
     `concf train data/citeulike --out runs/first`, or `concf train ratings.csv --out runs/mine` from a log. If it
-    has times, its newest tenth is held out for testing and the tenth before for validation; else a tenth of each user's
-    items for either. Other ways to read, filter and split a log: `concf prepare`.
+    has times, its newest tenth is held out for testing and the tenth before for validation (if it is small, each user's
+    newest items); else a tenth of each user's items for either. Other ways to split a log: `concf prepare`.
 
     The paper's own model: `--preset reference`; without the consensus loss: `--set consensus.weight=0`. A killed run
     continues, with exactly the same result: `concf train --resume --out runs/first`. By several processes:
