@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A consensus of your own models
 #
-# Models that see differently find different items. Here three of them vote beside concf's own voters: ALS and BPR of
-# `implicit`, and EASE^R. A re-ranker learns on the validation part whom to believe, and one head learns the result.
+# Different models find different items. Here three of yours vote together with concf's own voters: ALS and BPR of
+# `implicit`, and EASE^R. A re-ranker learns on the validation part which to trust, and one head learns the result.
 #
 # What can vote, and what must be fitted on what: [combining models](../docs/combine.md).
 
@@ -36,7 +36,7 @@ settings = {"own": True, "budget": "fast", "dimensions": 32}  # own: concf's vot
 run = concf.combine(data, {"als": als, "bpr": bpr, "ease": ease}, settings=settings)
 
 # %% [markdown]
-# ## They see differently
+# ## They list different items
 #
 # The share of the first 20 items of a list that another list has too. Where models agree on everything, there is
 # nothing to combine.
@@ -64,8 +64,8 @@ plt.show()
 # %% [markdown]
 # ## Better than each, and than plain fusions
 #
-# Validation figures, by re-ranker weights that the user's own items did not help to fit
-# ([cross-fitting](../docs/glossary.md#cross-fitting)). The fusions are of the same voters.
+# Validation metrics; each user is re-ranked with weights that were fitted to other users
+# ([cross-fitting](../docs/glossary.md#cross-fitting)). The fusions have the same voters.
 
 # %%
 measured = next(record for record in run.history if "fusions" in record)
@@ -82,7 +82,7 @@ ax.set_title("The consensus and its student beside the voters")
 plt.show()
 
 # %% [markdown]
-# On the test part, which nothing above has looked at:
+# On the test part, which nothing above has used:
 
 # %%
 for name, result in run.evaluate(at=20, metrics=["recall"]).items():
@@ -91,8 +91,8 @@ for name, result in run.evaluate(at=20, metrics=["recall"]).items():
 # %% [markdown]
 # ## Why an item is there, and what to ship
 #
-# `explain` names your voters, and at which rank each of them has the item. The student alone has the vectors of one
-# model: an index, a database or [a few lines of NumPy](serve_vectors.py) serve it.
+# `explain` names your voters, and the rank at which each of them has the item. The student is vectors, as any factor
+# model is: an index, a database or [a few lines of NumPy](serve_vectors.py) serve it.
 
 # %%
 recommender = concf.Recommender(run, frame="arrays")

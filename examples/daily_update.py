@@ -4,8 +4,8 @@
 # A log grows every day. `update` brings a trained model up to date with what came since, without a new search and in a
 # fraction of the time of training anew.
 #
-# The log here drifts: tastes change, items lose their fashion, users and items come. Its first half trains; then a
-# twentieth of it comes at a time, and every model predicts what is chosen next.
+# The log here drifts: tastes change, items go out of fashion, new users and items come. The models are trained on its
+# first half; then a twentieth of it comes each day, and every model predicts what is chosen next.
 
 # %%
 import time

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Explain a list
 #
-# Why is an item in someone's list? Which voters named it, what lifted it, and which items of the user speak for it.
+# Why is an item in someone's list? Which voters ranked it high, what lifted it, and which of the user's items are like
+# it.
 #
-# All of this is kept with a [run](../docs/glossary.md#run), so that it can be asked for later, also over HTTP and in
-# [the explorer](../docs/serving.md#the-explorer).
+# All of this is kept with a [run](../docs/glossary.md#run): you can ask for it later, also over HTTP and in [the
+# explorer](../docs/serving.md#the-explorer).
 
 # %%
 import matplotlib.pyplot as plt
@@ -19,10 +20,10 @@ items = model.recommend(user, k=k)["item_id"].to_list()
 reasons = {item: model.explain(user, item) for item in items}
 
 # %% [markdown]
-# ## Who named it?
+# ## Which voters ranked it high?
 #
-# Each [voter](../docs/glossary.md#voter) ranks all items by itself. What several have near the top is first in the
-# consensus, even if no voter has it first.
+# Each [voter](../docs/glossary.md#voter) ranks all items by itself. An item that several have near the top comes first
+# in the consensus, even if no voter has it first.
 
 # %%
 voters = [vote["head"] for vote in reasons[items[0]]["heads"]]

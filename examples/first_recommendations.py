@@ -1,8 +1,7 @@
 # %% [markdown]
 # # First recommendations
 #
-# From a log of who used what to lists, the reason for an item, and the list of someone new: the estimator does all of
-# it in a few lines.
+# From a log of who used what to lists, the reasons for an item, and the list of someone new, in a few lines.
 #
 # Put the path of your own log in place of the simulated one: a CSV, TSV, Parquet or JSON lines file with a column of
 # users and a column of items, or a Polars, pandas or Arrow frame.

@@ -50,7 +50,7 @@ results = {name: concf.evaluate(model, data, at=20) for name, model in rivals.it
 # %% [markdown]
 # ## With intervals
 #
-# A mean over users is an estimate. Its 95 % interval says how far another draw of users might have moved it.
+# A mean over users is an estimate. Its 95 % interval says how much it would vary over other draws of users.
 
 # %%
 blue, orange, grey = "#0072B2", "#D55E00", "#888888"
@@ -69,8 +69,8 @@ plt.show()
 # %% [markdown]
 # ## Paired, user by user
 #
-# Intervals of two models may overlap and one of them still be better for most users: they are tested on the same users,
-# so the test is of the differences.
+# Intervals of two models may overlap although one of them is better for most users. Both are tested on the same users,
+# so test the differences.
 
 # %%
 mine = results["what you have"].per_user["recall@20"]
@@ -83,7 +83,7 @@ for name, result in results.items():
 # %% [markdown]
 # ## Who gains?
 #
-# The same by how active users are, a quarter of them each.
+# The same for four equal groups of users, by their activity.
 
 # %%
 fig, ax = plt.subplots(figsize=(6.4, 2.8))

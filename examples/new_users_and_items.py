@@ -50,13 +50,13 @@ ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
 plt.show()
 
 # %% [markdown]
-# Without any click the list is what is popular. How much recall a history of 1, 2, 5 or 10 items gives on real logs is
-# measured in [new users](../docs/new-data.md#new-users).
+# Without any click the list is that of the average user. How good such lists are on real logs is measured in [new
+# users](../docs/new-data.md#new-users).
 #
 # ## New items
 #
-# A linear map from the attributes to the item vectors is learned from the items that have both, and gives vectors to
-# those that have only attributes ([new items](../docs/new-data.md#new-items)).
+# A linear map from attributes to item vectors is fitted to the items that have both, and gives vectors to those that
+# have only attributes ([new items](../docs/new-data.md#new-items)).
 
 # %%
 model.add_items(catalogue)

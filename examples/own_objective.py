@@ -2,7 +2,7 @@
 # # A new objective in 30 lines
 #
 # A loss of your own becomes a head like any other: it votes, is distilled, validated, exported and served. Here it is
-# trained alone, and beside two others that it agrees with.
+# trained alone, and together with two others.
 #
 # The objective is one function of scores, and one row of the table `OBJECTIVES` says which kind of head it trains.
 # Nothing in the library changes.

@@ -62,8 +62,8 @@ class GraphFilter(BaseModel):
 # %% [markdown]
 # ## One row
 #
-# `grid` is searched where the model is compared, and the grid of `Vote` where it votes, both on the validation part. It
-# takes part in the budget `thorough`; with `budget="fast"` it would vote always.
+# `grid` is searched when the model is compared, and the grid of `Vote` when it votes, both on the validation part. It
+# votes in the budget `thorough`; with `Vote(..., budget="fast")` it would vote in all.
 
 # %%
 GRID = {"alpha": (0.3, 0.5, 0.7), "power": (0.5, 0.7, 1.0)}

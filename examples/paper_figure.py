@@ -4,7 +4,7 @@
 # Objectives hit different items (the paper's Figure 2), and right predictions are more consistent over time than wrong
 # ones (its Figure 4): both, on a log that trains in seconds.
 #
-# `python -m reproduction per consistency` measures the same on the paper's data; what came of it stands in
+# `python -m reproduction per consistency` measures the same on the paper's data; the results are in
 # [the paper, reproduced](../docs/paper.md#the-paper-reproduced).
 
 # %%
@@ -117,6 +117,6 @@ ax.grid(False, axis="x")
 plt.show()
 
 # %% [markdown]
-# That right predictions are more consistent does not yet say that consistency improves a vote: on real logs, most of
-# what it adds can be had by counting the heads that name an item
+# That right predictions are more consistent does not yet mean that consistency improves a vote: on real logs, most of
+# what it adds comes from counting the heads that list an item
 # ([the paper](../docs/paper.md#what-consistency-adds)).

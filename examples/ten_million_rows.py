@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Scale to ten million rows
 #
-# What changes with a large log: many files, a data set on disk, the memory that training needs told before it begins, a
-# fast budget, and lists that are written in blocks.
+# What changes with a large log: many files, a data set on disk, an estimate of memory before training, a fast budget,
+# and lists that are written in blocks.
 #
 # `ROWS` is small here, so that the example runs in seconds on two cores. Set it to `10_000_000` for the full size: the
 # code is the same. What 10 and 100 million rows took is measured in [scale](../docs/scale.md).
@@ -39,7 +39,7 @@ print(f"{ROWS:,} rows in {FILES} files, {sum(f.stat().st_size for f in home.glob
 # %% [markdown]
 # ## Prepare: streamed, and kept on disk
 #
-# The files are read batch by batch, and of each row 8 bytes are held, and 8 more for its time. The data set that is
+# The files are read batch by batch; in memory are 8 bytes for each row, and 8 more for its time. The data set that is
 # written is mapped into memory when it is used. On the command line: `concf prepare 'logs/*.parquet' --out data/mine
 # --protocol random`.
 
@@ -51,11 +51,11 @@ spent["prepare"] = time.process_time() - begin
 print(f"{data.train.shape[0]:,} users, {data.train.shape[1]:,} items, {data.train.nnz:,} pairs to learn from")
 
 # %% [markdown]
-# ## Memory, told first
+# ## Memory, estimated first
 #
 # Before it allocates anything, training adds up its largest tables, and refuses a run that cannot fit into free memory.
-# You can ask for the same tables. With as many users and items for each row they grow in proportion, which gives the
-# full size too:
+# You can ask for the same tables. If users and items grow as the rows do, the tables grow in proportion, which gives
+# their full size, too:
 
 # %%
 needs = {}
@@ -79,8 +79,8 @@ spent["train"] = time.process_time() - begin
 # %% [markdown]
 # ## Lists for everyone, in blocks
 #
-# `stream` gives Arrow tables of some thousand users each; `concf recommend RUN --users all --out recs/` does the same
-# with several workers.
+# `stream` gives Arrow tables of some thousand users each; `concf recommend RUN --engine processes --out recs/` does the
+# same with several workers.
 
 # %%
 begin, rows = time.process_time(), 0
@@ -108,5 +108,5 @@ plt.show()
 folder.cleanup()
 
 # %% [markdown]
-# Training compares this with the free memory by itself. With more rows than one machine holds, see [several
+# Training compares this with the free memory by itself. With several GPUs or machines, see [several
 # processes](../docs/scale.md#several-processes).

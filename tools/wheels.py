@@ -36,9 +36,9 @@ EXCEPTIONS = {"uvloop": "not on Windows, where uvicorn does not ask for it and a
 WITHOUT = """| not available | where | instead |
 |---|---|---|
 | SIGHUP, which reloads a served run | Windows | start the service again |
-| SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` goes on from the last checkpoint |
-| limits of a container or process, which count when a training is refused that cannot fit into free memory | macOS, Windows | the free memory of the machine counts alone |
-| freed memory kept for the next step (glibc) | macOS, Windows | steps are somewhat slower |
+| SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` continues from the last checkpoint |
+| the memory limit of a container (cgroup v2), by which a training that cannot fit is refused | macOS, Windows | only the free memory of the machine counts |
+| keeping freed memory for the next step (glibc) | macOS, Windows | steps are somewhat slower |
 | Triton's kernels on a GPU | Windows | the same formulas in PyTorch, slower |
 | one import of PyTorch shared by worker processes (fork server) | Windows | each worker imports it, which takes seconds |
 | a file replaced while another process has it open | Windows | an error that names the file; close the other process, or choose another `--out` |
@@ -240,7 +240,7 @@ on CPython {PYTHONS[0]} to {PYTHONS[-1]}. The versions are those of `constraints
 Rebuilt by `make wheels`, which asks pip for each of them on each platform. This is its answer of
 {date.today():%d %B %Y}.
 
-## What a system lacks
+## Not available everywhere
 
 concf is developed and tested on Linux x86_64. The workflows run the suite on the others, and a test on Linux takes away
 what they lack:
@@ -253,7 +253,7 @@ what they lack:
 ## Pinned
 
 {table([row for row in rows if row["pinned"]])}
-## What these bring along
+## Their own dependencies
 
 Not pinned here; PyTorch's wheels for Linux name the versions of NVIDIA's libraries and of Triton that belong to them.
 

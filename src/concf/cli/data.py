@@ -20,7 +20,7 @@ def prepare(
     source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line per user; gzip too), a quoted glob such as 'logs/*.parquet', a name of `concf data list`, or `demo`.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     log: dict[str, Any],
-    seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the split.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip

@@ -33,7 +33,7 @@ def evaluate(
     results: Annotated[Path | None, typer.Option(help="With --cuts: JSON lines of measurements, of which none is repeated.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Rank the whole catalogue by every head and consensus of a run, each at the epoch of its best validation.
+    """Measure every head and consensus of a run on held-out items, ranking the whole catalogue.
 
     `concf evaluate runs/first --at 20,50 --metrics recall,ndcg,coverage`
 

@@ -45,11 +45,11 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUN)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.", rich_help_panel=RUN)] = False,
 ) -> None:  # fmt: skip
-    """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
+    """Train a model: by default `strong`, whose voters' consensus is distilled into one head.
 
     `concf train data/citeulike --out runs/first`, or `concf train ratings.csv --out runs/mine` from a log. If it
-    has times, its newest tenth is held out for testing and the tenth before for validation; else a tenth of each user's
-    items for either. Other ways to read, filter and split a log: `concf prepare`.
+    has times, its newest tenth is held out for testing and the tenth before for validation (if it is small, each user's
+    newest items); else a tenth of each user's items for either. Other ways to split a log: `concf prepare`.
 
     The paper's own model: `--preset reference`; without the consensus loss: `--set consensus.weight=0`. A killed run
     continues, with exactly the same result: `concf train --resume --out runs/first`. By several processes:

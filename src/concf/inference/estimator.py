@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class ConCF(Recommender):
-    """Several recommenders (heads) with different objectives, trained together with the consensus of their rankings.
+    """Several recommenders that vote on one ranking, and one model that learns their consensus.
 
         import concf
 
-        model = concf.ConCF(model={"dimensions": 128}).fit(frame)  # a frame with a user and an item column
+        model = concf.ConCF(dimensions=128).fit(frame)  # a frame with a user and an item column
         model.recommend(["alice", "bob"], k=10)  # user_id, item_id, score, rank
         model.similar_items("a")  # item_id, similar_id, score, rank
         model.explain("alice", "a")  # a dictionary: who voted for it, and how
@@ -36,8 +36,8 @@ class ConCF(Recommender):
     preset:   strong (the default), reference, paper or released; see `concf.PRESETS`
     seed:     random seed of the initial weights, the order of batches, the negatives, and the split of a log
     device:   "cpu" or "cuda"; None: a GPU if there is one
-    settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1},
-              weights={"function": "log", "half_life": "90d"}
+    settings: changes to the preset, as for `concf.train`: budget="fast", weights={"function": "log",
+              "half_life": "90d"}; of the preset reference also objectives="bpr,cml", consensus={"weight": 0.1}
 
     A model is saved by `save`, not pickled; `copy.copy` copies it.
 

@@ -21,7 +21,7 @@ from concf.evaluation.scorers import Factors
 from concf.runs.settings import RunSettings
 
 CELLS = 1 << 24  # of a table [histories, items] that is held at a time
-RIDGE = 3.0  # chosen on held-out users by benchmarks/bench_folding.py
+RIDGE = 3.0  # chosen on held-out users
 STEPS, PRECISION = 200, 1e-5  # of conjugate gradients: the most steps, and the relative residual to stop at
 Times: TypeAlias = csr_array | None  # [n, items] of histories, in the log's unit; None: each is one set, of now
 Solve = Callable[[csr_array, Times], Tensor]  # histories [n, items], and their times -> user vectors [n, d]
