@@ -66,7 +66,7 @@ class EASE(Settings):
         columns = train.astype(np.float64).tocsc()
         blocks = (columns[:, begin : begin + BLOCK] for begin in range(0, train.shape[1], BLOCK))
         quadratic = [
-            (_times(inverse, some.tocsr()) * torch.from_numpy(some.toarray()).to(device)).sum(0) for some in blocks
+            (_times(inverse, block.tocsr()) * torch.from_numpy(block.toarray()).to(device)).sum(0) for block in blocks
         ]
         left, scale = (-inverse).float(), (self.regularisation / (1 - torch.cat(quadratic))).float()
 

@@ -61,7 +61,7 @@ class RP3beta(Settings):
     """A random walk of three steps, user -> item -> user -> item, with a popularity penalty (Paudel et al., 2017).
 
     score(u, i) = sum_{j != i, v} (P_uj P_jv P_vi)^alpha / |U_i|^beta;  P_uj = 1 / |I_u|, P_jv = 1 / |U_j|.
-    With weights P_uj = w_uj / sum_i w_ui and P_jv = w_vj / sum_u w_uj, which is |U_j| without.
+    With weights P_uj = w_uj / sum_i w_ui and P_jv = w_vj / sum_u w_uj, and sum_u w_ui takes the place of |U_i|.
     """
 
     alpha: float = Field(0.7, ge=0)  # below 1: rare paths count for more
@@ -267,7 +267,7 @@ def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) ->
         out = right.values.new_empty(len(rows), right.width)
     if out.device.type != "cpu":
         return _product_by_terms(left, rows, right, out)
-    several = left.matrix[rows.numpy()] if len(left.ends) > 2 else left.matrix  # of one row an index would take longest
+    several = left.matrix[rows.numpy()] if len(left.ends) > 2 else left.matrix  # indexing would take longer
     (several @ right.matrix).toarray(out=out.numpy())
     return out
 
@@ -284,10 +284,10 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
     steps = torch.arange(GPU_CELLS, int(total[-1]) + GPU_CELLS if len(total) else 0, GPU_CELLS, device=rows.device)
     pieces = torch.searchsorted(total, steps, right=True).tolist()
     for first, end in zip([0, *pieces], pieces, strict=False):
-        some = slice(first, end)
-        at = runs(right.ends[column[some]], terms[some])
-        place = torch.repeat_interleave(begin[some], terms[some], output_size=len(at)).add_(right.columns[at])
-        weight = torch.repeat_interleave(left.values[cell[some]], terms[some], output_size=len(at))
+        piece = slice(first, end)
+        at = runs(right.ends[column[piece]], terms[piece])
+        place = torch.repeat_interleave(begin[piece], terms[piece], output_size=len(at)).add_(right.columns[at])
+        weight = torch.repeat_interleave(left.values[cell[piece]], terms[piece], output_size=len(at))
         out.view(-1).index_add_(0, place, weight.mul_(right.values[at]))
     return out
 

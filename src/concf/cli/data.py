@@ -20,8 +20,8 @@ def prepare(
     source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line per user; gzip too), a quoted glob such as 'logs/*.parquet', a name of `concf data list`, or `demo`.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     log: dict[str, Any],
-    seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of the shuffle.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data set.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Read a log, filter it, split it, and write a prepared data set.
@@ -81,7 +81,7 @@ def fetch_data(
 def data_statistics(
     source: Annotated[str, typer.Argument(help="A name of `concf data list`, a file, or `demo`.")],
     log: dict[str, Any],
-    seed: Annotated[int, typer.Option(help="With --protocol: of the shuffle.")] = 0,
+    seed: Annotated[int, typer.Option(help="With --protocol: random seed of the shuffle.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Count users, items, interactions and density of a log, before and after a filter or a protocol.

@@ -35,9 +35,9 @@ def train(
     final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test metrics.", rich_help_panel=MODEL)] = False,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=MODEL)] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=MODEL)] = None,
-    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last", rich_help_panel=MODEL)] = None,
+    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: whether the age is that of the first or the last event of a pair.", show_default="last", rich_help_panel=MODEL)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users.", rich_help_panel=MODEL)] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. All of them: docs/training.md.", rich_help_panel=MODEL)] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. The settings are in docs/training.md.", rich_help_panel=MODEL)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=MODEL)] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed of the initial weights, batch order and negatives; for a log also of its split.", show_default="0", rich_help_panel=MODEL)] = None,
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.", rich_help_panel=RUN)],
@@ -203,7 +203,7 @@ def _report(run: "Run", out: Path, as_json: bool, beside: dict[str, dict[str, fl
         typer.echo("These validation metrics are from before the update; the new run was not validated.")
     typer.echo(f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} to test on.")
     if "valid" in run.learned:
-        on = "everything, the test part too" if "test" in run.learned else "training and validation part"
+        on = "everything, the test part too" if "test" in run.learned else "the training and validation parts"
         typer.echo(f"Then refitted on {on}; the metrics above were measured before.")
     typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
     for name, metrics in (beside or {}).items():

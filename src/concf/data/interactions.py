@@ -146,7 +146,7 @@ class Interactions:
         return Interactions(**columns)
 
     def fingerprint(self) -> hashlib._Hash:
-        """SHA-256 over ids and pairs (not counts and times), open for more."""
+        """SHA-256 over ids and pairs (not counts and times), to which the caller may add."""
         fingerprint = hashlib.sha256(self.user_ids.digest() + self.item_ids.digest())
         for column in (self.user, self.item):
             fingerprint.update(np.ascontiguousarray(column, "<i4").data)

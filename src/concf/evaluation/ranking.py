@@ -109,7 +109,7 @@ def rank(
     last = int(users.max())
     n_users = len(scorer.user) if isinstance(scorer, Factors) else seen.shape[0] if seen is not None else last + 1
     if last >= n_users or users.min() < 0:
-        raise ConfigError(f"user position {last}: expected 0 to {n_users - 1}")
+        raise ConfigError(f"user position {last if last >= n_users else users.min()}: expected 0 to {n_users - 1}")
     probe = floats(scorer.scores(torch.as_tensor(users[:1])))
     if probe.ndim != 2 or len(probe) != 1:
         raise ConfigError(f"for one user the model gives scores of shape {list(probe.shape)}; expected [1, items]")

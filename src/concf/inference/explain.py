@@ -52,7 +52,7 @@ class Vote(TypedDict):
 
 
 class Contribution(TypedDict):
-    """Contribution to the re-ranker's score of an item, above the mean of the user's candidates.
+    """Contribution to the re-ranker's score of an item, minus its mean over the user's candidates.
 
     voter: None for the item's popularity and trend, and its similarity to the user's newest items
     kind:  rank, score, similarity, popularity, trend or newest; aspect: see `Reasons`

@@ -181,9 +181,8 @@ def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor
         first, others = first_hits(items, held_out), by_walks(items.shape[1])
         if first > TIMES * others + SIGMAS * sqrt(first):
             note(
-                f"voter {name!r}: its first ranks hold {first:,} items of the validation part, those of RP3beta, "
-                f"which has not seen it, {others:,}. Was it fitted on the validation part too? Fit it on the training "
-                "part alone"
+                f"voter {name!r}: its first ranks hold {first:,} validation items, and those of RP3beta, which has not "
+                f"seen them, {others:,}. Was it fitted on the validation part too? Fit it on the training part alone"
             )
 
 

@@ -167,9 +167,7 @@ class Reranker:
         everyone, curvature = fit_weights(training, None, prior)
         folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
         if not everyone.isfinite().all():
-            raise DataError(
-                "the re-ranker's weights are not finite: the scores of some voter are too large or too small"
-            )
+            raise DataError("the re-ranker's weights are not finite. Rescale voters with very large or small scores")
         return Weights(centre, everyone, torch.stack(folds))
 
     def training(self, held_out: Tensor, earlier: tuple[Reranker, Tensor] | None = None) -> tuple[TrainingSet, Tensor]:

@@ -102,7 +102,7 @@ def climb(
     goes up and the other down: two regularisers can replace each other.
     """
     steps = [
-        tuple(sign * (axis == here) for here in range(len(sizes))) for axis in range(len(sizes)) for sign in (-1, 1)
+        tuple(sign * (axis == other) for other in range(len(sizes))) for axis in range(len(sizes)) for sign in (-1, 1)
     ]
     if len(sizes) == 2:
         steps += [(-1, 1), (1, -1)]

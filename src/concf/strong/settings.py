@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from concf.baselines.table import timed_voters, voters
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
-from concf.runs.settings import EVERYTHING, RunSettings, VotingSettings
+from concf.runs.settings import RunSettings, VotingSettings
 
 STUDENT = "student"
 TIME = "time"  # key of the chosen settings of a run: which parts that use times are on
@@ -37,14 +37,14 @@ class StrongSettings(RunSettings):
         "ranks for the others; none: everyone, or on a very large log as many as the budget pays for"
     )  # fmt: skip
     own: bool = Field(True, description="whether the model's own voters vote; false: only given ones (concf combine)")
-    given: tuple[str, ...] = Field((), description="voters of yours that are lists or scores (concf combine)")
-    given_vectors: tuple[str, ...] = Field((), description="voters of yours that have vectors (concf combine)")
+    given: tuple[str, ...] = Field((), description="your voters that are lists or scores (concf combine)")
+    given_vectors: tuple[str, ...] = Field((), description="your voters that have vectors (concf combine)")
     consensus: VotingSettings = VotingSettings(top_k=200, temperature=20.0)
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> StrongSettings:
         heads = {name for names in HEADS.values() for name in names}
-        taken = {*heads, STUDENT, CONSENSUS, R_CONSENSUS, EVERYTHING, *self._own_voters}
+        taken = {*heads, STUDENT, CONSENSUS, R_CONSENSUS, *self._own_voters}
         for name in self.foreign:
             if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name):
                 raise ValueError(f"voter {name!r}: choose a name of letters, digits, _ and -, such as als or bm25-20")

@@ -50,10 +50,8 @@ def train_strong(
     """Train all stages; a run in a folder is resumed where `job` says so."""
     job = job or Job()
     if settings.refit == "everything" and data.has_new_users:
-        raise ConfigError(
-            "refit = everything (--final): the users that protocol 'new-users' holds out are never trained on. To "
-            "train on everyone, choose another protocol"
-        )
+        problem = "the users that protocol 'new-users' holds out are never trained on. Choose another protocol"
+        raise ConfigError(f"refit = everything (--final): {problem}")
     if not job.resume:
         check_memory(data, settings, device, job.group)
     run = StrongRun(data, settings, seed, device)

@@ -46,7 +46,7 @@ class Lists(NamedTuple):
 def read_lists(source: Any, name: str, log: Interactions, seen: csr_array, k: int) -> Lists:
     """Read the lists of a voter, at most k items a user; ties go to the lower position of the item.
 
-    source: a file or a frame; name: of the voter, for messages; log: whose ids the lists have; seen: [users, items]
+    source: a file or a frame; name: of the voter, for messages; log: the log with their ids; seen: [users, items]
     pairs to leave out. Of a repeated pair the better row counts.
     """
     is_file = isinstance(source, str | Path)
@@ -133,7 +133,7 @@ def _check(
     elif known.is_empty():
         problem = f"nothing in common with the log: {unknown} are not in it. Are ids alike?"
     elif kind == "rank" and len(no_rank):
-        problem, row = f"a rank is 0, 1, 2 ... Is {column!r} a score? Name it score", no_rank["row"].min()
+        problem, row = f"ranks are 0, 1, 2 ... Is {column!r} a score? Name it score", no_rank["row"].min()
     elif finite.is_empty():
         problem = f"every {kind} is infinite or not a number (NaN), so that it ranks nothing"
     elif kind == "score" and values.n_unique() == 1 and len(values) > 1:
