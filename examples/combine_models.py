@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A consensus of your own models
 #
-# Models that see differently find different items. Here three of them vote beside concf's own voters: ALS and BPR of
-# `implicit`, and EASE^R. A re-ranker learns on the validation part whom to believe, and one head learns the result.
+# Different models find different items. Here three of them vote beside concf's own voters: ALS and BPR of `implicit`,
+# and EASE^R. A re-ranker learns on the validation part how much to trust each, and one head learns the result.
 #
 # What can vote, and what must be fitted on what: [combining models](../docs/combine.md).
 
@@ -36,7 +36,7 @@ settings = {"own": True, "budget": "fast", "dimensions": 32}  # own: concf's vot
 run = concf.combine(data, {"als": als, "bpr": bpr, "ease": ease}, settings=settings)
 
 # %% [markdown]
-# ## They see differently
+# ## They find different items
 #
 # The share of the first 20 items of a list that another list has too. Where models agree on everything, there is
 # nothing to combine.
@@ -64,13 +64,13 @@ plt.show()
 # %% [markdown]
 # ## Better than each, and than plain fusions
 #
-# Validation figures, by re-ranker weights that the user's own items did not help to fit
+# Validation metrics, by re-ranker weights that the user's own items did not help to fit
 # ([cross-fitting](../docs/glossary.md#cross-fitting)). The fusions are of the same voters.
 
 # %%
 measured = next(record for record in run.history if "fusions" in record)
-figures = {name: each for record in run.history for name, each in record.get("validation", {}).items()}
-bars = figures | {f"{name} (fusion)": each for name, each in measured["fusions"].items() if name != "consensus"}
+metrics = {name: each for record in run.history for name, each in record.get("validation", {}).items()}
+bars = metrics | {f"{name} (fusion)": each for name, each in measured["fusions"].items() if name != "consensus"}
 bars = dict(sorted(bars.items(), key=lambda bar: bar[1]))
 colour = {"consensus": "#0072B2", "student": "#56B4E9"}
 fig, ax = plt.subplots(figsize=(6.4, 3.8))
