@@ -30,7 +30,7 @@ from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.models import choose_settings, load_run, train
 from concf.reference.batches import Batch, Sampler
-from concf.reference.encoders import factorisation
+from concf.reference.encoders import ENCODERS
 from concf.reference.head_losses import HeadLosses
 from concf.reference.model import Model
 from concf.reference.objectives import choose
@@ -170,7 +170,7 @@ def test_weight_2_is_the_row_twice_for_the_losses_of_algorithm_1(name: str) -> N
     matrix, pairs = doubled()
     torch.manual_seed(0)
     objectives = choose((name,))
-    model = Model(matrix, objectives, dimensions=4, encoder=factorisation).double()
+    model = Model(matrix, objectives, dimensions=4, encoder=ENCODERS["mf"]).double()
     losses = HeadLosses(model, objectives, matrix.astype(np.float64))
     users, items = torch.tensor(pairs).T
     every = torch.arange(matrix.shape[1])

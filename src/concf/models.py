@@ -147,10 +147,8 @@ def choose_settings(
     foreign = sorted({name for each in layers for name in flat(each)} - own.keys())
     if foreign and set(foreign) <= theirs.keys():
         settings = ", ".join(OPTIONS.get(name, name) for name in foreign)
-        raise ConfigError(
-            f"{settings}: of the model {other.kind}, and this is {base.kind}. Choose a preset of that model, such as "
-            f"--preset {other.kind} (in Python preset={other.kind!r}), or leave it out"
-        )
+        fix = f"Choose a preset of that model (--preset {other.kind}, in Python preset={other.kind!r}), or leave it out"
+        raise ConfigError(f"{settings}: of the model {other.kind}, and this is {base.kind}. {fix}")
     if single is not None:
         layers.append({"objectives": (single,)})
     return base.changed(*layers)

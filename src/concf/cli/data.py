@@ -10,9 +10,7 @@ from concf.cli.output import Json, names, print_table, print_values, print_windo
 from concf.cli.reading import SPLITTING, reads_a_log
 
 PARTS = ("train", "valid", "test", "unevaluated", "evaluated_users")
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Public data sets: list, fetch, count; write parts."
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="List, fetch, count and write data sets.")
 
 
 @reads_a_log(protocol="released")

@@ -108,7 +108,7 @@ def compare(
     metrics: Annotated[str, typer.Option(help="Metrics and lengths of lists; by the first, on validation, settings are chosen: recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall@50,ndcg@50,recall@20,ndcg@20",
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none")] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
-    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: whether the age is that of the first or the last event of a pair.", show_default="last")] = None,
+    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event from which the age of a pair counts.", show_default="last")] = None,
     log: Annotated[Path | None, typer.Option(help="JSON lines of the measurements; those that the file holds are not repeated.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
@@ -138,11 +138,10 @@ def compare(
     print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
     users = " to ".join(dict.fromkeys(f"{count(report['evaluated_users']):,}" for count in (min, max)))
     fitted = {model["model"]: model["fitted_on"] for model in report["models"]}
-    others = (
-        [name for name, pairs in fitted.items() if pairs == "train"] if "train and valid" in fitted.values() else []
-    )
+    refitted = "train and valid" in fitted.values()
+    others = [name for name, pairs in fitted.items() if refitted and pairs == "train"]
     typer.echo(
-        f"Tested as fitted on training {'and validation ' * ('train and valid' in fitted.values())}pairs"
+        f"Tested as fitted on training {'and validation ' * refitted}pairs"
         f"{', on training pairs alone: ' * bool(others)}{', '.join(others)}.\n"
         f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings "
         f"chosen on {report['tuned_on']}; * marks the edge of a grid.\np: against the first, {report['test']}. "

@@ -35,7 +35,7 @@ def train(
     final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test metrics.", rich_help_panel=MODEL)] = False,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=MODEL)] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=MODEL)] = None,
-    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: whether the age is that of the first or the last event of a pair.", show_default="last", rich_help_panel=MODEL)] = None,
+    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event from which the age of a pair counts.", show_default="last", rich_help_panel=MODEL)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users.", rich_help_panel=MODEL)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. The settings are in docs/training.md.", rich_help_panel=MODEL)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=MODEL)] = None,

@@ -30,9 +30,7 @@ class Weighting(Settings):
     half_life: str | None = Field(
         None, description="age at which an interaction counts half: 90d (s, h, d, w, y), or in the log's unit of time"
     )
-    age: Literal["first", "last"] = Field(
-        "last", description="whether the age is that of the first or the last event of a pair"
-    )
+    age: Literal["first", "last"] = Field("last", description="event from which the age of a pair counts")
     dislike: float = Field(1.0, gt=0, description="weight of a dislike, which ALS fits as an observed zero")
 
     @field_validator("half_life", mode="before")
@@ -64,7 +62,7 @@ class Weighting(Settings):
         if self.half_life is not None:
             if log.timestamp is None:
                 fix = f"Set {option('timestamp')}, or leave half_life out"
-                raise DataError(f"half_life {self.half_life} needs times, and the log has none. {fix}")
+                raise DataError(f"half_life {self.half_life} needs times and the log has none. {fix}")
             time = np.asarray(log.timestamp[rows], np.float64)
             if self.age == "last" and log.later is not None:
                 last = log.later[rows]

@@ -27,9 +27,7 @@ class ModelSettings(Settings):
     initial_std: float | None = Field(
         0.01, gt=0, description="standard deviation of the initial embeddings; none: PyTorch's default, 1"
     )
-    sharing: Sharing = Field(
-        "embedding", description="what heads share: full (all but the heads), layer, embedding, none"
-    )
+    sharing: Sharing = Field("embedding", description="what heads share: full (all but heads), layer, embedding, none")
 
     def make_encoder(self) -> EncoderMaker:
         """Return the encoder's constructor."""

@@ -173,9 +173,8 @@ class Run(ABC):
 
     def _with_fallback(self, factors: Factors) -> WithFallback:
         """Vectors, with popular items for users without a learned pair."""
-        return WithFallback(factors, torch.from_numpy(self.unlearned), torch.from_numpy(self.popularity)).to(
-            factors.user.device
-        )
+        fallback = WithFallback(factors, torch.from_numpy(self.unlearned), torch.from_numpy(self.popularity))
+        return fallback.to(factors.user.device)
 
     @cached_property
     def unlearned(self) -> NDArray[np.bool_]:

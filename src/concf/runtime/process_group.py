@@ -128,10 +128,8 @@ class ProcessGroup:
             yield
         except RuntimeError as error:
             reason = re.sub(r"\[/\S+\] *", "", str(error).splitlines()[0]).partition(". ")[0]
-            raise PeerError(
-                f"process {self.rank} of {self.size}: another process has ended, or has not answered for "
-                f"{self.timeout:g} s ({reason}). Go on from the last checkpoint with --resume"
-            ) from None
+            problem = f"another process has ended, or has not answered for {self.timeout:g} s ({reason})"
+            raise PeerError(f"process {self.rank} of {self.size}: {problem}. Continue with --resume") from None
 
 
 ALONE = ProcessGroup()

@@ -244,9 +244,8 @@ class Clock(NamedTuple):
         known = np.log(LEAST_AGE + idle[np.diff(log.indptr) > 0] - later)
         moments = float(known.mean()), max(float(known.std()), 1e-9)
         idle = (np.log(LEAST_AGE + idle) - moments[0]) / moments[1]
-        item, idleness = (
-            torch.from_numpy(each).to(device, torch.get_default_dtype()) for each in (np.stack(columns, 1), idle)
-        )
+        dtype, tables = torch.get_default_dtype(), (np.stack(columns, 1), idle)
+        item, idleness = (torch.from_numpy(each).to(device, dtype) for each in tables)
         return cls(item, idleness, _newest(log, times, device), now, span, moments)
 
     def local(self, users: slice) -> Clock:

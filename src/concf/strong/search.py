@@ -101,9 +101,8 @@ def climb(
     Each round measures the neighbours of the best point along every axis, and with two axes the diagonal where one
     goes up and the other down: two regularisers can replace each other.
     """
-    steps = [
-        tuple(sign * (axis == other) for other in range(len(sizes))) for axis in range(len(sizes)) for sign in (-1, 1)
-    ]
+    axes = range(len(sizes))
+    steps = [tuple(sign * (axis == other) for other in axes) for axis in axes for sign in (-1, 1)]
     if len(sizes) == 2:
         steps += [(-1, 1), (1, -1)]
     seen = {start: measure(start)}

@@ -29,9 +29,7 @@ class StrongSettings(RunSettings):
         "validation", description="parts that the final voters and student learn from, beside the training part; "
         "everything: also the test part, for production"
     )  # fmt: skip
-    dimensions: int = Field(
-        256, ge=4, multiple_of=4, description="of the vectors of users and items; in fast the voters have half"
-    )
+    dimensions: int = Field(256, ge=4, multiple_of=4, description="of the vectors; in fast, voters have half")
     consensus_users: int | None = Field(
         None, ge=1, description="users for whom the consensus is computed, at most; it teaches the student, which "
         "ranks for the others; none: everyone, or on a very large log as many as the budget pays for"
@@ -87,11 +85,6 @@ class StrongSettings(RunSettings):
     def heads(self) -> list[str]:
         """Heads of the budget, those whose vectors are given, and the student."""
         return [*self.own_heads, *self.given_vectors, STUDENT]
-
-    @property
-    def fixed_voters(self) -> tuple[str, ...]:
-        """Voters without vectors."""
-        return (*self.own_fixed, *self.given)
 
     @property
     def non_voting(self) -> tuple[str, ...]:

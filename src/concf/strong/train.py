@@ -125,7 +125,7 @@ def large_tables(
     local, plan = users // group.size, PLANS[settings.budget]
     by_time = data.recipe.protocol.time_cut == "all"
     timed = settings.own_timed if by_time else ()
-    fixed = [name for name in (*settings.fixed_voters, *timed) if has_a_vote(name, shape, device)]
+    fixed = [name for name in (*settings.own_fixed, *settings.given, *timed) if has_a_vote(name, shape, device)]
     heads = sum(not (by_time and head.startswith("softmax")) for head in settings.heads)
     voters = heads - 1 + len(fixed)
     k = min(settings.consensus.top_k or items, items)
