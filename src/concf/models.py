@@ -68,7 +68,7 @@ def train(
 def train_job(
     data: Split, settings: RunSettings, job: Job, seed: int | None = None, device: str | torch.device | None = None
 ) -> Run:
-    """Train a model as a job says. seed, device: by default those of a resumed run"""
+    """Train a model in the circumstances of a job. seed, device: by default those of a resumed run"""
     if not isinstance(data, Split):
         raise ConfigError(f"expected a Split, found {type(data).__name__}. concf.prepare(log) makes one")
     before = job.folder.description() if job.resume and job.folder is not None else {}

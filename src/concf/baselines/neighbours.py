@@ -65,7 +65,7 @@ class RP3beta(Settings):
     """
 
     alpha: float = Field(0.7, ge=0)  # below 1: rare paths count for more
-    beta: float = 0.2  # above 0: popular items are held back
+    beta: float = 0.2  # above 0: popular items score lower
     neighbours: int = Field(1000, ge=1)  # kept for each item
 
     def fit(
@@ -135,7 +135,7 @@ class UserKNN(Settings):
 
     neighbours: int = Field(500, ge=1)  # kept for each user
     power: float = Field(1.5, gt=0)  # above 1: the nearest of them count for more
-    beta: float = 0.2  # above 0: popular items are held back
+    beta: float = 0.2  # above 0: popular items score lower
 
     def fit(
         self, train: csr_array, seed: int = 0,  # noqa: ARG002

@@ -43,7 +43,7 @@ class Vote:
     grid:   settings that are searched on validation, and their values
     fixed:  settings that are not searched
     budget: the smallest budget with this voter
-    most:   (on a CPU, on a GPU) largest log on which it pays, by the smaller of the numbers of users and items
+    most:   (on a CPU, on a GPU) largest log on which it votes, by the smaller of the numbers of users and items
     items:  whether `most` bounds the number of items alone
     """
 

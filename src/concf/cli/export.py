@@ -88,6 +88,6 @@ def report(
         content = gather(run, RunFolder(folder).description(), name=name, examples=examples, titles=titles)
         with new_file(target) as fresh:
             fresh.write_text(page(content), encoding="utf-8")
-    for note in content["notes"][0 if run.finished else 1 :]:  # loading said that it is not finished
+    for note in content["notes"][0 if run.finished else 1 :]:  # loading noted that it is not finished
         typer.echo(f"note: {note}", err=True)
     typer.echo(json.dumps(content | {"out": str(target)}) if as_json else f"Report: {target}")

@@ -72,7 +72,7 @@ def recommend(
 
     check_workers(engine, workers)
     if engine is not None and out is None:
-        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
+        raise ConfigError(f"--engine {engine} writes a folder of Parquet files. Name it with --out")
     model = Recommender.load(folder, data)
     described = None if catalogue is None else Catalogue(catalogue, catalogue_item).loaded()
     if new_items:
@@ -207,7 +207,7 @@ def _json_lines(path: Path, _schema: "pa.Schema") -> Iterator[Any]:
 
 
 def _columns_of(path: Path) -> list[str]:
-    """Names of a file's columns; none if it cannot be read as its suffix says."""
+    """Names of a file's columns; none if it cannot be read in the format of its suffix."""
     import polars as pl
 
     scan: dict[str, Any] = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv, ".jsonl": pl.scan_ndjson}

@@ -45,7 +45,7 @@ class Entrant:
     tests: list[dict[str, float]]  # mean test metrics of each split
     fit_seconds: list[float]
     per_user: dict[str, NDArray[np.float64]]  # with a single split, "recall@50" -> [e] of each evaluated user
-    everyone: list[dict[str, float]]  # as `tests`, of all users, warm or not, where the split is by time; else empty
+    everyone: list[dict[str, float]]  # mean test metrics of all users, warm or not, if split by time; else empty
 
     def mean(self, metric: str) -> float:
         """Mean over the splits."""

@@ -169,9 +169,8 @@ def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]
     Dislikes are merged too, except for pairs that are interactions. Also returns the position of each row's pair:
     [rows of all logs, one after the other].
     """
-    users, items = (
-        Ids(np.unique(np.concatenate([getattr(log, f"{side}_ids").values for log in logs]))) for side in SIDES
-    )
+    ids = [[getattr(log, f"{side}_ids").values for log in logs] for side in SIDES]
+    users, items = (Ids(np.unique(np.concatenate(each))) for each in ids)
     positions = [(users.positions(log.user_ids), items.positions(log.item_ids)) for log in logs]
     user, item, pair = _distinct(list(zip(logs, positions, strict=True)), len(items))
     count = np.bincount(pair, np.concatenate([log.count for log in logs])).astype(np.float64)

@@ -135,7 +135,7 @@ def rank(
                     scores.view(-1).index_fill_(0, cells, -torch.inf)
                 values, items = top_k(scores, min(k, n_items))
         finally:
-            buffers.put(buffer)  # also after an error, or the next block would wait for it for ever
+            buffers.put(buffer)  # also after an error, or the next block would wait for it forever
         bad = values.isnan().any(1)
         if bad.any():
             raise DataError(f"the model scores an item NaN for user position {block[int(bad.nonzero()[0])]}")

@@ -148,7 +148,7 @@ class ReferenceSettings(RunSettings):
 
     @property
     def first_consensus_epoch(self) -> int:
-        """First epoch after the warm-up (Algorithm 1, line 6), by `begins`; at least the voting ranking is there."""
+        """First epoch after the warm-up (Algorithm 1, line 6), by `begins`, but not before the voting ranking."""
         every = self.consensus.every
         warm_up = (self.consensus.window or WARM_UP) * every
         first = {"full-window": warm_up - every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}

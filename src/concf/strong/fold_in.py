@@ -71,7 +71,7 @@ class StrongFoldIn(FoldIn):
         return other  # with the same fitted voters
 
     def head(self, name: str, histories: csr_array, times: Times = None, *, voting: bool = False) -> Factors:  # noqa: ARG002
-        """A head, with a user for each history; voters are as they are at their best."""
+        """A head, with a user for each history. voting: has no effect, since a head has one state here."""
         return super().head(name, histories, times)
 
     def _solver(self, name: str, factors: Factors) -> Solve:
@@ -189,7 +189,7 @@ class StrongFoldIn(FoldIn):
         return name in self.chosen and not (voters()[name].items and self.log.shape[1] > voters()[name].most[0])
 
     def fitted(self, name: str) -> Any:
-        """A voter without vectors, fitted to the log as it was in training; once."""
+        """Fit a voter without vectors to the log, as in training; cached."""
         if name not in self._fitted:
             own = voter(name, self.chosen[name])
             more: dict[str, Any] = {"times": self.times} if name in timed_voters() else {}

@@ -305,7 +305,7 @@ def n_features(voters: int, heads: int, listed: int, timed: bool = False) -> int
 
 
 def popularity_and_activity(train: csr_array, group: ProcessGroup = ALONE) -> tuple[Tensor, Tensor]:
-    """([items], [local users]) p and q of a log [local users, items]."""
+    """([items], [local users]) standardised logarithms p and q of a log [local users, items]."""
     sums = torch.from_numpy(np.bincount(train.indices, train.data, train.shape[1]).astype(np.float64))
     group.all_reduce([sums])
     of_items, of_users = _logarithms_of(sums.numpy()), _logarithms(train)

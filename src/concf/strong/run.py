@@ -72,7 +72,7 @@ class StrongRun(Run):
     def method(self) -> str:
         """Describe the training in a sentence or two."""
         chosen, fixed = self.settings, ", ".join(self.fixed_voters)
-        words = f"The stages of strong with budget `{chosen.budget}`; voters beside the heads: {fixed or 'none'}."
+        words = f"The stages of strong with budget `{chosen.budget}`; voters besides the heads: {fixed or 'none'}."
         words += f" Given from outside, not trained here: {', '.join(chosen.foreign)}." if chosen.foreign else ""
         return words + (f" Refitted on {REFITTED[chosen.refit]}." if chosen.refit in REFITTED else "")
 

@@ -75,8 +75,8 @@ PLANS = {
 def n_consensus_users(shape: tuple[int, int], settings: StrongSettings) -> int:
     """Number of users for whom the consensus is computed, of a log [users, items]."""
     users, items = shape
-    paid = max(PLANS[settings.budget].cells // items, VALIDATED)
-    return min(users, settings.consensus_users or paid)
+    allowed = max(PLANS[settings.budget].cells // items, VALIDATED)
+    return min(users, settings.consensus_users or allowed)
 
 
 def list_length(data: Split, settings: StrongSettings) -> int:

@@ -26,13 +26,13 @@ class StrongSettings(RunSettings):
         "default", description="fast: shorter vectors of the voters, search and student; thorough: more voters, longer"
     )
     refit: Literal["none", "validation", "everything"] = Field(
-        "validation", description="parts that the final voters and student learn from, beside the training part; "
+        "validation", description="parts that the final voters and student learn from besides the training part; "
         "everything: also the test part, for production"
     )  # fmt: skip
     dimensions: int = Field(256, ge=4, multiple_of=4, description="of the vectors; in fast, voters have half")
     consensus_users: int | None = Field(
         None, ge=1, description="users for whom the consensus is computed, at most; it teaches the student, which "
-        "ranks for the others; none: everyone, or on a very large log as many as the budget pays for"
+        "ranks for the others; none: everyone, or on a very large log as many as the budget allows"
     )  # fmt: skip
     own: bool = Field(True, description="whether the model's own voters vote; false: only given ones (concf combine)")
     given: tuple[str, ...] = Field((), description="your voters that are lists or scores (concf combine)")
@@ -60,7 +60,7 @@ class StrongSettings(RunSettings):
     @property
     def own_heads(self) -> tuple[str, ...]:
         """Voting heads of the budget."""
-        return tuple(head for budget in self._paid for head in HEADS[budget])
+        return tuple(head for budget in self._budgets for head in HEADS[budget])
 
     @property
     def own_fixed(self) -> tuple[str, ...]:
@@ -74,10 +74,10 @@ class StrongSettings(RunSettings):
 
     @property
     def _own_voters(self) -> list[str]:
-        return [name for name, vote in voters().items() if vote.budget in self._paid]
+        return [name for name, vote in voters().items() if vote.budget in self._budgets]
 
     @property
-    def _paid(self) -> list[str]:
+    def _budgets(self) -> list[str]:
         """Budgets whose voters vote: this one and the smaller ones."""
         return list(HEADS)[: list(HEADS).index(self.budget) + 1] if self.own else []
 
@@ -85,6 +85,11 @@ class StrongSettings(RunSettings):
     def heads(self) -> list[str]:
         """Heads of the budget, those whose vectors are given, and the student."""
         return [*self.own_heads, *self.given_vectors, STUDENT]
+
+    @property
+    def fixed_voters(self) -> tuple[str, ...]:
+        """Voters without vectors."""
+        return (*self.own_fixed, *self.given)
 
     @property
     def non_voting(self) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ PAIR, BLOCK = 24, 16  # bytes per pair that ALS is fitted to, and per position i
 def train_strong(
     data: Split, settings: StrongSettings, seed: int = 0, device: torch.device = CPU, job: Job | None = None
 ) -> StrongRun:
-    """Train all stages; a run in a folder is resumed where `job` says so."""
+    """Train all stages; with `job.resume` the run in its folder is continued."""
     job = job or Job()
     if settings.refit == "everything" and data.has_new_users:
         problem = "the users that protocol 'new-users' holds out are never trained on. Choose another protocol"
@@ -71,8 +71,8 @@ def train_from(stages: Recipe, job: Job, **made: Any) -> StrongRun:
         with job.begun(run, stages):
             run_stages(run, stages, job)
         return run
-    with new_folder(job.folder.path, marker=RUN) as beside:
-        home = RunFolder(beside)
+    with new_folder(job.folder.path, marker=RUN) as fresh:
+        home = RunFolder(fresh)
         if run.data.folder is None:
             home.keep(run.data)
         home.begin(run, **made)
@@ -125,7 +125,7 @@ def large_tables(
     local, plan = users // group.size, PLANS[settings.budget]
     by_time = data.recipe.protocol.time_cut == "all"
     timed = settings.own_timed if by_time else ()
-    fixed = [name for name in (*settings.own_fixed, *settings.given, *timed) if has_a_vote(name, shape, device)]
+    fixed = [name for name in (*settings.fixed_voters, *timed) if has_a_vote(name, shape, device)]
     heads = sum(not (by_time and head.startswith("softmax")) for head in settings.heads)
     voters = heads - 1 + len(fixed)
     k = min(settings.consensus.top_k or items, items)

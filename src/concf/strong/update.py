@@ -65,7 +65,7 @@ def update(
     joined = join(run.data, log, learned=settings.learned, **reading)
     split, chosen_device = joined.split, device_of(device)
     if settings.training.metric == AUTO and not (len(split.validated) and fitting_metric(AUTO, split) == run.metric):
-        note(f"metrics stay those of {run.metric}, by which the run's settings were chosen")
+        note(f"the metric stays {run.metric}, by which the run's settings were chosen")
         settings = settings.changed({"training": {"metric": run.metric}})
     check_memory(split, settings, chosen_device)
     stages = Update(StrongRun(split, settings, run.seed, chosen_device), how)
