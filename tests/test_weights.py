@@ -214,7 +214,7 @@ def test_every_step_of_a_walk_is_its_weighted_chance_to_the_power_alpha() -> Non
     from_user, from_item = (weight / weight.sum(1, keepdims=True)) ** alpha, (weight / weight.sum(0)).T ** alpha
     into = from_item @ from_user / weight.sum(0) ** 0.3
     walks = Walks(matrix, alpha, CPU)
-    np.testing.assert_allclose(walks.held_back(walks(users), 0.3), from_user @ into, rtol=1e-5)
+    np.testing.assert_allclose(walks.penalised(walks(users), 0.3), from_user @ into, rtol=1e-5)
     np.fill_diagonal(into, 0)
     settings = RP3beta(alpha=alpha, beta=0.3, neighbours=50)
     fitted = settings.fit(matrix)

@@ -29,7 +29,7 @@ class Fitted(ScoreFunction):
 
 
 class EASE(Settings):
-    """B = argmin |X - X B|^2 + regularisation |B|^2 with diag B = 0;  score(u, i) = (X B)_ui.
+    """B = argmin |X - X B|^2 + lambda |B|^2 with diag B = 0, lambda = `regularisation`;  score(u, i) = (X B)_ui.
 
     With P = (X'X + lambda)^-1 the solution is B_ij = -P_ij / P_jj off the diagonal. Where there are fewer users
     than items, P is not formed: X P = G X with G = (XX' + lambda)^-1, a users x users matrix.

@@ -75,12 +75,12 @@ class RP3beta(Settings):
         """Multiply the transition matrices. train: [users, items]; group: see `nearest`."""
         walks = Walks(train, self.alpha, device)
         by_item, by_user = walks.log.T, walks.from_user.times(walks.of_item[walks.log.columns])  # (P_jv P_vi) ^ alpha
-        held_back = torch.from_numpy(walks.per_item**-self.beta).to(device)
+        penalty = torch.from_numpy(walks.per_item**-self.beta).to(device)
 
-        def into(together: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
-            return together * held_back[i]
+        def penalised(together: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
+            return together * penalty[i]
 
-        return Neighbours(walks.from_user.float(), nearest(by_item, by_user, self.neighbours, into, group).T)
+        return Neighbours(walks.from_user.float(), nearest(by_item, by_user, self.neighbours, penalised, group).T)
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
         """Score new users with histories [n, items] by the fitted neighbours."""
@@ -121,7 +121,7 @@ class Walks:
         reached: Tensor = from_user.T.tensor @ (from_item.T.tensor @ start)
         return reached.T.contiguous()
 
-    def held_back(self, scores: Tensor, beta: float) -> Tensor:
+    def penalised(self, scores: Tensor, beta: float) -> Tensor:
         """[b, items] apply the popularity penalty |U_i|^-beta to scores with beta = 0."""
         return scores * torch.from_numpy(self.per_item).to(scores) ** -beta
 
@@ -147,10 +147,10 @@ class UserKNN(Settings):
         def cosine(together: Tensor, u: Tensor, v: Tensor) -> Tensor:
             return (together / (norm[u] * norm[v])) ** self.power
 
-        weighted, held_back = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
+        weighted, penalised = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
         by_item = train.T.tocsr()
         users = nearest(Rows.of(weighted, device), Rows.of(by_item, device), self.neighbours, cosine, group)
-        return NearestUsers(users, Rows.of(held_back, device).float(), by_item)
+        return NearestUsers(users, Rows.of(penalised, device).float(), by_item)
 
     def fold_in(self, fitted: NearestUsers, histories: csr_array) -> Neighbours:
         """Score histories [n, items] by their nearest training users, of whom one may have the same history."""

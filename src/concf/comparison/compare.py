@@ -134,7 +134,7 @@ def compare(
     candidates = with_grid(models, searched)
     if tune_on.partition("@")[0] not in ACCURACY or not candidates:
         problem = f"cannot choose settings of {list(candidates)} by {tune_on!r}"
-        raise ConfigError(f"{problem}; expected a model or more, and first a metric of {', '.join(ACCURACY)}")
+        raise ConfigError(f"{problem}; expected a model, and as the first metric one of {', '.join(ACCURACY)}")
     if data.candidates("test") is not None:
         fix = "Attributes rank them: concf evaluate --catalogue"
         raise ConfigError(f"protocol 'new-items' tests items without interactions, which no model here ranks. {fix}")

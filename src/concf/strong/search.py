@@ -219,7 +219,7 @@ def _walked_lists(walks: Walks, seen: csr_array, validation: Validation, betas: 
         scores = walks(block + validation.first)
         used = torch.from_numpy(flat_cells(seen[block.cpu().numpy()])).to(scores.device)
         scores.view(-1).index_fill_(0, used, 0.0)
-        return [top_k(walks.held_back(scores, beta), validation.depth)[1] for beta in betas]
+        return [top_k(walks.penalised(scores, beta), validation.depth)[1] for beta in betas]
 
     blocks = in_blocks(listed, torch.split(users, WALKERS), users.device)
     return {beta: torch.cat(lists) for beta, lists in zip(betas, zip(*blocks, strict=True), strict=True)}
