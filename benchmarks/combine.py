@@ -41,7 +41,7 @@ from concf.baselines.als import ALS, Pairs
 from concf.baselines.table import BASELINES
 from concf.comparison.results_log import ResultsLog
 from concf.consensus.consensus import CONSENSUS
-from concf.consensus.fusion import FUSIONS, Fusions
+from concf.consensus.fusion import Fusions
 from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation, evaluate
@@ -118,7 +118,7 @@ class Voters:
             Fusions(self.lists(block), block, self.k, self.seen.shape[1]).lists(weights, self.longest)
             for block in torch.split(users, BLOCK)
         ]
-        return {name: torch.cat([block[name] for block in blocks]).cpu() for name in FUSIONS}
+        return {name: torch.cat([block[name] for block in blocks]).cpu() for name in blocks[0]}
 
 
 def listed(lists: Tensor) -> ListFunction:

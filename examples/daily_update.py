@@ -42,11 +42,11 @@ def found(model: concf.ConCF, coming: pl.DataFrame) -> float:
 # %%
 stale, updated = fitted(log[:FIRST]), fitted(log[:FIRST])
 anew = stale
-figures: dict[str, list[float]] = {"left as it was": [], "updated": [], "trained anew": []}
+recalls: dict[str, list[float]] = {"left as it was": [], "updated": [], "trained anew": []}
 seconds = {"updated": 0.0, "trained anew": 0.0}
 for day, coming in enumerate(days):
-    for name, model in zip(figures, (stale, updated, anew), strict=True):
-        figures[name].append(found(model, coming))
+    for name, model in zip(recalls, (stale, updated, anew), strict=True):
+        recalls[name].append(found(model, coming))
     if day < len(days) - 1:
         begin = time.process_time()
         updated.update(coming)
@@ -62,7 +62,7 @@ for day, coming in enumerate(days):
 colours = {"left as it was": "#888888", "updated": "#0072B2", "trained anew": "#E69F00"}
 marks = {"left as it was": "s", "updated": "o", "trained anew": "D"}
 fig, (left, right) = plt.subplots(1, 2, figsize=(8, 2.9), width_ratios=[1.7, 1])
-for name, values in figures.items():
+for name, values in recalls.items():
     left.plot(range(1, len(days) + 1), values, color=colours[name], marker=marks[name], label=name)
 left.set_xticks(range(1, len(days) + 1))
 left.set_xlabel("day")

@@ -31,12 +31,12 @@ print(model.recommend([alice, bob], k=3))
 
 # %%
 tested = model.run.evaluate(at=20, metrics=["recall"])
-figures = {name: result.means()["recall@20"] for name, result in tested.items()}
+recalls = {name: result.means()["recall@20"] for name, result in tested.items()}
 chance = 20 / len(model.item_ids)
 
 fig, ax = plt.subplots(figsize=(6.4, 2.4))
-colours = ["#0072B2" if name == "consensus" else "#9bbfd8" for name in figures]
-bars = ax.barh(list(figures), list(figures.values()), color=colours)
+colours = ["#0072B2" if name == "consensus" else "#9bbfd8" for name in recalls]
+bars = ax.barh(list(recalls), list(recalls.values()), color=colours)
 ax.bar_label(bars, fmt="%.2f", padding=3)
 ax.axvline(chance, color="#444444", linestyle=":")
 ax.margins(x=0.1)

@@ -73,12 +73,12 @@ plt.show()
 # so test the differences.
 
 # %%
-mine = results["what you have"].per_user["recall@20"]
+before = results["what you have"].per_user["recall@20"]
 for name, result in results.items():
-    theirs = result.per_user["recall@20"]
-    if theirs is not mine:
-        change = theirs.mean() / mine.mean() - 1
-        print(f"{name:17} against what you have: {change:+7.1%} recall@20, p = {paired_t(theirs, mine):.1g}")
+    recall = result.per_user["recall@20"]
+    if recall is not before:
+        change = recall.mean() / before.mean() - 1
+        print(f"{name:17} against what you have: {change:+7.1%} recall@20, p = {paired_t(recall, before):.1g}")
 
 # %% [markdown]
 # ## Who gains?

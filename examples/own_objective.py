@@ -38,11 +38,11 @@ data = concf.prepare(concf.Simulation(users=300, items=200, events=9000).draw(se
 
 alone = concf.train(data, settings.single("smooth-hinge"))
 together = concf.train(data, settings)
-figures = {}
+recalls = {}
 for scheme, run in (("alone", alone), ("together", together)):
     for name, result in run.evaluate(at=[20], metrics=["recall"]).items():
-        figures[scheme, name] = result.means()["recall@20"]
-        print(f"{scheme:>8}: test recall@20 of {name:<13} {figures[scheme, name]:.4f}")
+        recalls[scheme, name] = result.means()["recall@20"]
+        print(f"{scheme:>8}: test recall@20 of {name:<13} {recalls[scheme, name]:.4f}")
 
 # %% [markdown]
 # ## What it does in training

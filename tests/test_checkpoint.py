@@ -240,7 +240,7 @@ def test_a_run_of_a_gpu_is_of_use_without_one(concf: CLI, stopped: Path) -> None
     change_checkpoint(stopped, device="cuda:77")
     assert concf("evaluate", stopped, "--at", "5")[0] == 0
     code, _, err = concf("train", "--resume", "--out", stopped)
-    assert (code, "device 'cuda:77': PyTorch" in err, "Say --device cpu" in err) == (2, True, True)
+    assert (code, "device 'cuda:77': PyTorch" in err, "Set --device cpu" in err) == (2, True, True)
     assert concf("train", "--resume", "--out", stopped, "--device", "cpu")[0] == 0
 
 

@@ -298,7 +298,7 @@ def test_mistakes_on_the_command_line(tmp_path: Path, concf: CLI, monkeypatch: p
 
 @pytest.mark.parametrize(("voter", "message"), [
     (object(), "object cannot vote"),
-    ((torch.ones(3, 2), torch.ones(4, 2)), "3 users and 4 items, and the log has 48 and 40"),
+    ((torch.ones(3, 2), torch.ones(4, 2)), "3 users and 4 items, and the log has 48 users and 40 items"),
     ((torch.full((48, 2), torch.nan), torch.ones(40, 2)), "not finite"),
     ((torch.zeros(48, 2), torch.rand(40, 2)), "zero"),
     ((torch.ones(48, 2), 1e25 * torch.rand(40, 2)), "exceed 1e.15"), (BM25Recommender(), "not fitted"),
@@ -389,7 +389,7 @@ def test_a_voter_that_was_fitted_on_validation_trips_the_alarm() -> None:
     honest = rank(EASE(regularisation=50.0).fit(split.train), users, K, seen=split.train)
     hides = rank(EASE(regularisation=50.0).fit(both), users, K, seen=both)
     knows = rank(EASE(regularisation=1.0).fit(both), users, K, seen=split.train)
-    for lists, message in ((hides, "fewer than by chance"), (knows, "items of the validation part, those of RP3beta")):
+    for lists, message in ((hides, "fewer than by chance"), (knows, "validation items, and those of RP3beta")):
         with pytest.warns(ConcfWarning, match=message):
             note_leaks(split, users, {"mine": torch.from_numpy(lists)})
     note_leaks(split, users, {"mine": torch.from_numpy(honest)})  # a warning would be an error

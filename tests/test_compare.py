@@ -131,6 +131,6 @@ def test_nonsense_is_refused(data: Split, monkeypatch: pytest.MonkeyPatch) -> No
             compare(data, models, **words)
     with pytest.raises(ConfigError, match="one split only"):
         compare(prepare(LOG, protocol="time", valid=0.2, test=0.2), MODELS, seeds=2)
-    monkeypatch.setattr("concf.baselines.table.find_spec", lambda _name: None)
+    monkeypatch.setattr("concf.comparison.compare.find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match="baselines"):
         compare(data, ["popularity", "ials"], seeds=1)

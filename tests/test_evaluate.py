@@ -97,7 +97,7 @@ def test_metrics_and_cuts_that_are_none_are_refused(split):
         with pytest.raises(ConfigError):
             evaluate(lambda users: draw_scores(split)[users], split, **options)
     lists, one = np.zeros((1, 3), np.int32), csr_array(np.ones((1, 4), np.float32))
-    with pytest.raises(ConfigError, match="first 5 ranks of lists of 3"):
+    with pytest.raises(ConfigError, match="first 5 ranks of lists of length 3"):
         score_lists(lists, np.arange(1), one, one, at=[1, 5])
 
 

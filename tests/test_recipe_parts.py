@@ -85,10 +85,10 @@ def literal_walks(train: csr_array, alpha: float, beta: float) -> np.ndarray:
 def test_walks_are_those_of_the_formula(alpha: float, beta: float) -> None:
     train = drawn(2)
     walks = Walks(train, alpha, CPU)
-    scores = walks.held_back(walks(torch.arange(14)), beta)
+    scores = walks.penalised(walks(torch.arange(14)), beta)
     assert scores.numpy() == pytest.approx(literal_walks(train, alpha, beta), rel=1e-5)
     some = torch.tensor([9, 3])
-    assert torch.equal(walks.held_back(walks(some), beta), scores[some])
+    assert torch.equal(walks.penalised(walks(some), beta), scores[some])
 
 
 @pytest.mark.parametrize(("rounds", "best", "measured"), [(0, 2, 1), (1, 3, 3), (9, 4, 5)])

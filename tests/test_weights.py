@@ -30,7 +30,7 @@ from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.models import choose_settings, load_run, train
 from concf.reference.batches import Batch, Sampler
-from concf.reference.encoders import factorisation
+from concf.reference.encoders import ENCODERS
 from concf.reference.head_losses import HeadLosses
 from concf.reference.model import Model
 from concf.reference.objectives import choose
@@ -170,7 +170,7 @@ def test_weight_2_is_the_row_twice_for_the_losses_of_algorithm_1(name: str) -> N
     matrix, pairs = doubled()
     torch.manual_seed(0)
     objectives = choose((name,))
-    model = Model(matrix, objectives, dimensions=4, encoder=factorisation).double()
+    model = Model(matrix, objectives, dimensions=4, encoder=ENCODERS["mf"]).double()
     losses = HeadLosses(model, objectives, matrix.astype(np.float64))
     users, items = torch.tensor(pairs).T
     every = torch.arange(matrix.shape[1])
@@ -214,7 +214,7 @@ def test_every_step_of_a_walk_is_its_weighted_chance_to_the_power_alpha() -> Non
     from_user, from_item = (weight / weight.sum(1, keepdims=True)) ** alpha, (weight / weight.sum(0)).T ** alpha
     into = from_item @ from_user / weight.sum(0) ** 0.3
     walks = Walks(matrix, alpha, CPU)
-    np.testing.assert_allclose(walks.held_back(walks(users), 0.3), from_user @ into, rtol=1e-5)
+    np.testing.assert_allclose(walks.penalised(walks(users), 0.3), from_user @ into, rtol=1e-5)
     np.fill_diagonal(into, 0)
     settings = RP3beta(alpha=alpha, beta=0.3, neighbours=50)
     fitted = settings.fit(matrix)

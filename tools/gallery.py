@@ -64,7 +64,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Output:
-    """What a cell of code printed and drew."""
+    """Text and pictures that a cell of code produced."""
 
     printed: str = ""
     pictures: tuple[Picture, ...] = ()
@@ -133,7 +133,7 @@ def _as_in_the_site(text: str) -> str:
 
 
 def without_outputs(text: str) -> str:
-    """A page without what its cells printed and drew: what the script alone says."""
+    """Strip the printed text and the pictures from a page."""
     return re.sub(rf"\n{re.escape(PRINTED)}.*?\n```\n|\n!\[[^\n]*\]\([\w-]+\.png\)\n", "", text, flags=re.S)
 
 

@@ -39,14 +39,14 @@ def concf(*words: str, code: int = 0) -> str:
 
 
 def optional() -> set[str]:
-    """The modules that the extras bring and this environment lacks."""
+    """Return modules of the extras that this environment lacks."""
     named = [re.split(r"[\[<>=;~ ]", each)[0] for each in requires("concf") or [] if "extra ==" in each]
     modules = {NAMES.get(name, name.replace("-", "_")) for name in named if name != "concf"}
     return {name for name in modules if find_spec(name) is None}
 
 
 def every_module_is_there() -> None:
-    """All modules can be imported, but for those whose library belongs to an extra that is not installed."""
+    """Import all modules, except those whose library belongs to an extra that is not installed."""
     import concf as package
     from concf.errors import MissingExtraError
 
@@ -71,7 +71,7 @@ def every_module_is_there() -> None:
 
 
 def a_log() -> None:
-    """log.csv: 60 users with tastes of their own."""
+    """Write log.csv: 60 users with different tastes."""
     draw = random.Random(0)
     rows = {
         (f"u{user}", f"i{(user % 4) * 12 + int(draw.betavariate(1, 2) * 14)}") for user in range(60) for _ in range(25)
@@ -81,7 +81,7 @@ def a_log() -> None:
 
 
 def train_and_recommend() -> None:
-    """The main job, on the command line and in Python."""
+    """Train and recommend, on the command line and in Python."""
     concf("train", "log.csv", "--out", "run", "--budget", "fast")
     assert json.loads(concf("evaluate", "run", "--json"))
     concf("recommend", "run", "--users", "all", "-k", "5", "--out", "lists.csv")
@@ -92,16 +92,16 @@ def train_and_recommend() -> None:
 
 
 def what_is_missing_is_said() -> None:
-    """A command whose extra is not installed says how to install it."""
+    """Check that a command whose extra is not installed says how to install it."""
     for extra, words in NEEDS_MORE.items():
         if EXTRAS in ("all", extra):
             continue
-        said = concf(*words, code=2)
-        assert f"pip install 'concf[{extra}]'" in said, said
+        message = concf(*words, code=2)
+        assert f"pip install 'concf[{extra}]'" in message, message
 
 
 def serve() -> None:
-    """The service answers, with its page and its assets."""
+    """Check that the service answers, with its page and its assets."""
     words = ["concf", "serve", "run", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -116,13 +116,13 @@ def serve() -> None:
 
 
 def with_everything() -> None:
-    """What the further extras are for."""
+    """Use the other extras: write a report and an export."""
     concf("report", "run", "--out", "report.html")
     concf("export", "run", "--to", "npz", "--out", "export-npz")
 
 
 def main() -> None:
-    """All of it."""
+    """Run all checks."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     assert concf("--version").strip() == VERSION
     assert "recommend" in concf("--help")

@@ -54,7 +54,7 @@ def training_page() -> str:
 
 
 def commands_page() -> str:
-    """Every command: what it does, what it takes."""
+    """docs/commands.md: every command, with its arguments and options."""
     from typer.main import get_command
 
     from concf.cli.app import app
@@ -78,7 +78,7 @@ PAGES = {"training.md": training_page, "commands.md": commands_page, "api.json":
 
 
 def write(folder: Path) -> None:
-    """All of them into the folder of the documents."""
+    """Write all pages into the folder of the documents."""
     for name, text in PAGES.items():
         with new_file(folder / name) as fresh:
             fresh.write_text(text(), encoding="utf-8")
@@ -111,7 +111,7 @@ def _rows(model: type[RunSettings], group: str, kind: type[Settings]) -> list[li
 
 
 def _type(field: FieldInfo) -> str:
-    """In words, with its bounds: `number, > 0, or none`."""
+    """Type of a setting in words, with its bounds: `number, > 0, or none`."""
     bounds = [
         text.format(_value(getattr(bound, name)))
         for bound in field.metadata
@@ -137,14 +137,14 @@ def _in_words(annotation: Any) -> tuple[str, bool]:
 
 
 def _value(value: object) -> str:
-    """As TOML or `--set` have it."""
+    """Write a value as in TOML or `--set`."""
     if isinstance(value, tuple):
         return json.dumps(value)
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value).replace("None", "none")
 
 
 def _escaped(text: str) -> str:
-    """A bar would end the cell of a table."""
+    """Escape bars, which would end the cell of a table."""
     return text.replace("|", "\\|")
 
 
@@ -167,7 +167,7 @@ def _usage(command: Any, path: str) -> str:
 
 
 def _parameters(command: Any) -> Iterator[list[str]]:
-    """A row each: arguments, then options in the order of `--help`."""
+    """Yield a row for each argument, then for each option in the order of `--help`."""
     hints = get_type_hints(command.callback)
     for each in sorted((each for each in command.params if not each.hidden), key=_is_option):
         words, _ = _in_words(hints[each.name])

@@ -100,7 +100,7 @@ TARGETS = [Target(platform, python) for python in PYTHONS for platform in PLATFO
 
 @dataclass
 class Found:
-    """What has a wheel on a target: library -> its version, and what it requires. needed: the versions asked for."""
+    """Wheels of a target: library -> version, and library -> its requirements. needed: the required versions."""
 
     versions: dict[str, str] = field(default_factory=dict)
     requires: dict[str, list[str]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def pins() -> dict[str, Requirement]:
 
 
 def roots() -> list[Requirement]:
-    """What the core, every extra and the tests ask for."""
+    """Requirements of the core, of every extra and of the tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
     return [Requirement(each) for each in asked if not each.startswith("concf[")]
@@ -147,7 +147,7 @@ def needed(target: Target, start: list[Requirement], requires: dict[str, list[st
 
 
 def ask(target: Target) -> Found:
-    """What pip finds for a target: the pins, and what they need that is not pinned (PyTorch pins its own for Linux)."""
+    """Ask pip for the wheels of a target: the pins, and unpinned libraries that they need (as PyTorch for Linux)."""
     found, asked_for, start = Found(), set[str](), roots()
     questions = {name: f"{pin.name}{pin.specifier}" for name, pin in pins().items() if target.holds(pin)}
     while questions:
@@ -261,7 +261,7 @@ Not pinned here; PyTorch's wheels for Linux name the versions of NVIDIA's librar
 
 
 def main() -> None:
-    """The command."""
+    """Parse the options, ask pip, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print records, one for each library")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")

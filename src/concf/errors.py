@@ -37,9 +37,8 @@ class MissingExtraError(ConcfError):
     """An optional library is needed and is not installed."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the library {library!r}, which is not installed. Try: pip install 'concf[{extra}]'"
-        )
+        problem = f"{purpose} needs the library {library!r}, which is not installed"
+        super().__init__(f"{problem}. Try: pip install 'concf[{extra}]'")
 
 
 def note(message: str) -> None:

@@ -20,6 +20,7 @@ from concf.runs.run import Run
 from concf.runs.settings import RunSettings, from_word
 from concf.runs.watchers import Watch
 from concf.runtime.arguments import check_seed
+from concf.runtime.provenance import VERSION
 from concf.runtime.settings import flat, read_toml
 from concf.strong.run import StrongRun
 from concf.strong.settings import StrongSettings
@@ -67,18 +68,18 @@ def train(
 def train_job(
     data: Split, settings: RunSettings, job: Job, seed: int | None = None, device: str | torch.device | None = None
 ) -> Run:
-    """Train a model as a job says. seed, device: by default those of a resumed run"""
+    """Train a model in the circumstances of a job. seed, device: by default those of a resumed run"""
     if not isinstance(data, Split):
         raise ConfigError(f"expected a Split, found {type(data).__name__}. concf.prepare(log) makes one")
     before = job.folder.description() if job.resume and job.folder is not None else {}
     seed = before.get("seed", 0) if seed is None else check_seed(seed)
-    here, data = device_of(device, before.get("device"), job.group), data.known.weighted(settings.weights)
+    data, device = data.known.weighted(settings.weights), device_of(device, before.get("device"), job.group)
     if job.group.size > (users := data.interactions.n_users):
         raise ConfigError(f"{job.group.size} processes for {users} users: expected no more processes than users")
     if isinstance(settings, StrongSettings):
-        return train_strong(data, settings, seed, here, job)
+        return train_strong(data, settings, seed, device, job)
     assert isinstance(settings, ReferenceSettings)
-    return train_reference(data, settings, seed, here, job)
+    return train_reference(data, settings, seed, device, job)
 
 
 def load_run(
@@ -112,7 +113,7 @@ def run_settings(folder: RunFolder) -> RunSettings:
         raise DataError(f"{path}: damaged: no model is called {description['model']!r}. Restore a copy") from None
     except ValidationError as error:
         unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
-        raise DataError(f"{path}: settings that this concf refuses: {unknown}") from None
+        raise DataError(f"{path}: settings that concf {VERSION} refuses: {unknown}. Train the run again") from None
 
 
 def choose_settings(
@@ -143,13 +144,11 @@ def choose_settings(
         raise ConfigError(f"one objective alone ({single}) is trained by Algorithm 1: choose the preset reference")
     other = next(each for each in MODELS.values() if not isinstance(base, each))
     own, theirs = (flat(each.model_dump()) for each in (base, next(iter(other.presets.values()))))
-    strange = sorted({name for each in layers for name in flat(each)} - own.keys())
-    if strange and set(strange) <= theirs.keys():
-        settings = ", ".join(OPTIONS.get(name, name) for name in strange)
-        raise ConfigError(
-            f"{settings}: of the model {other.kind}, and this is {base.kind}. Choose a preset of that model, such as "
-            f"--preset {other.kind} (in Python preset={other.kind!r}), or leave it out"
-        )
+    foreign = sorted({name for each in layers for name in flat(each)} - own.keys())
+    if foreign and set(foreign) <= theirs.keys():
+        settings = ", ".join(OPTIONS.get(name, name) for name in foreign)
+        fix = f"Choose a preset of that model (--preset {other.kind}, in Python preset={other.kind!r}), or leave it out"
+        raise ConfigError(f"{settings}: of the model {other.kind}, and this is {base.kind}. {fix}")
     if single is not None:
         layers.append({"objectives": (single,)})
     return base.changed(*layers)

@@ -35,7 +35,7 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 CPU_CELLS, GPU_CELLS = 1 << 21, 1 << 27  # numbers in memory per block of rows; on a CPU threads share their cache
 LONGER, MORE = 1.2, 3  # a block's longest row has at most LONGER times the pairs of its shortest, or MORE more
 SHORT = 24  # on a CPU, a fit does not solve rows with more pairs exactly ...
-STEPS = 4  # ... but improves them by so many steps of conjugate gradients
+STEPS = 4  # ... but improves them by this many steps of conjugate gradients
 TINY = 1e-37  # positive in single precision
 START = 0.1  # length of an item's vector at the start
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -126,12 +126,12 @@ class Side:
         for begin, end, length in _blocks(count[by_length].cpu(), factors, column.device):
             rows = by_length[begin:end]
             place = torch.arange(length, device=column.device)
-            there = place < count[rows, None]
-            at = (first[rows, None] + place).where(there, 0)
-            self.blocks.append(Block(rows, column[at].where(there, n_columns), root[at] * there, target[at] * there))
+            valid = place < count[rows, None]
+            at = (first[rows, None] + place).where(valid, 0)
+            self.blocks.append(Block(rows, column[at].where(valid, n_columns), root[at] * valid, target[at] * valid))
 
     def solve(self, fixed: Tensor, unobserved: float, penalty: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """([n, d], [columns, d]) better rows, and the other side as it was, both in the basis of the solution.
+        """([n, d], [columns, d]) improved rows, and the fixed side unchanged, both in the basis of the solution.
 
         fixed: [columns, d] the other side; penalty: [n]; start: [n, d] the rows so far, in the basis of `fixed`
         """
@@ -139,7 +139,7 @@ class Side:
         return self.solve_in(basis, unobserved, penalty, start), basis.rotated[:-1]
 
     def solve_in(self, basis: Basis, unobserved: float, penalty: Tensor, start: Tensor | None = None) -> Tensor:
-        """[n, d] the best rows in a basis; with a start [n, d], in the basis before, long rows are only improved."""
+        """[n, d] solve for the rows in a basis; long rows only improve a start [n, d], given in the basis before."""
         rotated, everywhere = basis.rotated, unobserved * basis.values
         solved = rotated.new_zeros(self.n, self.factors)
 
@@ -220,24 +220,24 @@ class ALS:
         return user, item
 
     def fit_users(self, start: tuple[Tensor, Tensor], unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
-        """([users, d], [items, d]) vectors of a fit after another half of a sweep, over users."""
+        """([users, d], [items, d]) vectors of a fit after another half-sweep, over users."""
         return self.users.solve(start[1], unobserved, self.penalties(unobserved, penalty)[0], start[0])
 
 
 def _solve(block: Block, rotated: Tensor, diagonal: Tensor) -> Tensor:
     """[b, d] the rows of a block. rotated: [columns + 1, d] the other side; diagonal: [b, d] of M_u."""
     paired, root = F.embedding(block.columns, rotated), block.root  # [b, L, d], [b, L]
-    wanted = root * block.target
+    right = root * block.target
     if block.columns.shape[1] > rotated.shape[1]:
         paired *= root[..., None]
         system = torch.bmm(paired.transpose(1, 2), paired)
         system.diagonal(dim1=1, dim2=2).add_(diagonal)
-        return _cholesky_solve(system, sums(wanted, paired))
+        return _cholesky_solve(system, sums(right, paired))
     scale = diagonal.rsqrt()
     paired *= scale[:, None]
     system = products(paired, paired).mul_(root[..., None]).mul_(root[:, None])
     system.diagonal(dim1=1, dim2=2).add_(1)
-    return sums(_cholesky_solve(system, wanted).mul_(root), paired).mul_(scale)
+    return sums(_cholesky_solve(system, right).mul_(root), paired).mul_(scale)
 
 
 def _improve(block: Block, rotated: Tensor, diagonal: Tensor, start: Tensor) -> Tensor:
@@ -308,6 +308,6 @@ def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[i
     return blocks
 
 
-def _cholesky_solve(system: Tensor, wanted: Tensor) -> Tensor:
+def _cholesky_solve(system: Tensor, right: Tensor) -> Tensor:
     """[b, n] solutions of positive definite systems [b, n, n]; a failure is not raised, but is not finite."""
-    return torch.cholesky_solve(wanted[..., None], torch.linalg.cholesky_ex(system).L)[..., 0]
+    return torch.cholesky_solve(right[..., None], torch.linalg.cholesky_ex(system).L)[..., 0]

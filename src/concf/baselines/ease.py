@@ -29,7 +29,7 @@ class Fitted(ScoreFunction):
 
 
 class EASE(Settings):
-    """B = argmin |X - X B|^2 + regularisation |B|^2 with diag B = 0;  score(u, i) = (X B)_ui.
+    """B = argmin |X - X B|^2 + lambda |B|^2 with diag B = 0, lambda = `regularisation`;  score(u, i) = (X B)_ui.
 
     With P = (X'X + lambda)^-1 the solution is B_ij = -P_ij / P_jj off the diagonal. Where there are fewer users
     than items, P is not formed: X P = G X with G = (XX' + lambda)^-1, a users x users matrix.
@@ -66,7 +66,7 @@ class EASE(Settings):
         columns = train.astype(np.float64).tocsc()
         blocks = (columns[:, begin : begin + BLOCK] for begin in range(0, train.shape[1], BLOCK))
         quadratic = [
-            (_times(inverse, some.tocsr()) * torch.from_numpy(some.toarray()).to(device)).sum(0) for some in blocks
+            (_times(inverse, block.tocsr()) * torch.from_numpy(block.toarray()).to(device)).sum(0) for block in blocks
         ]
         left, scale = (-inverse).float(), (self.regularisation / (1 - torch.cat(quadratic))).float()
 

@@ -61,11 +61,11 @@ class RP3beta(Settings):
     """A random walk of three steps, user -> item -> user -> item, with a popularity penalty (Paudel et al., 2017).
 
     score(u, i) = sum_{j != i, v} (P_uj P_jv P_vi)^alpha / |U_i|^beta;  P_uj = 1 / |I_u|, P_jv = 1 / |U_j|.
-    With weights P_uj = w_uj / sum_i w_ui and P_jv = w_vj / sum_u w_uj, which is |U_j| without.
+    With weights P_uj = w_uj / sum_i w_ui and P_jv = w_vj / sum_u w_uj, and sum_u w_ui takes the place of |U_i|.
     """
 
     alpha: float = Field(0.7, ge=0)  # below 1: rare paths count for more
-    beta: float = 0.2  # above 0: popular items are held back
+    beta: float = 0.2  # above 0: popular items score lower
     neighbours: int = Field(1000, ge=1)  # kept for each item
 
     def fit(
@@ -75,12 +75,12 @@ class RP3beta(Settings):
         """Multiply the transition matrices. train: [users, items]; group: see `nearest`."""
         walks = Walks(train, self.alpha, device)
         by_item, by_user = walks.log.T, walks.from_user.times(walks.of_item[walks.log.columns])  # (P_jv P_vi) ^ alpha
-        held_back = torch.from_numpy(walks.per_item**-self.beta).to(device)
+        penalty = torch.from_numpy(walks.per_item**-self.beta).to(device)
 
-        def into(together: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
-            return together * held_back[i]
+        def penalised(together: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
+            return together * penalty[i]
 
-        return Neighbours(walks.from_user.float(), nearest(by_item, by_user, self.neighbours, into, group).T)
+        return Neighbours(walks.from_user.float(), nearest(by_item, by_user, self.neighbours, penalised, group).T)
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
         """Score new users with histories [n, items] by the fitted neighbours."""
@@ -121,7 +121,7 @@ class Walks:
         reached: Tensor = from_user.T.tensor @ (from_item.T.tensor @ start)
         return reached.T.contiguous()
 
-    def held_back(self, scores: Tensor, beta: float) -> Tensor:
+    def penalised(self, scores: Tensor, beta: float) -> Tensor:
         """[b, items] apply the popularity penalty |U_i|^-beta to scores with beta = 0."""
         return scores * torch.from_numpy(self.per_item).to(scores) ** -beta
 
@@ -135,7 +135,7 @@ class UserKNN(Settings):
 
     neighbours: int = Field(500, ge=1)  # kept for each user
     power: float = Field(1.5, gt=0)  # above 1: the nearest of them count for more
-    beta: float = 0.2  # above 0: popular items are held back
+    beta: float = 0.2  # above 0: popular items score lower
 
     def fit(
         self, train: csr_array, seed: int = 0,  # noqa: ARG002
@@ -147,10 +147,10 @@ class UserKNN(Settings):
         def cosine(together: Tensor, u: Tensor, v: Tensor) -> Tensor:
             return (together / (norm[u] * norm[v])) ** self.power
 
-        weighted, held_back = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
+        weighted, penalised = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
         by_item = train.T.tocsr()
         users = nearest(Rows.of(weighted, device), Rows.of(by_item, device), self.neighbours, cosine, group)
-        return NearestUsers(users, Rows.of(held_back, device).float(), by_item)
+        return NearestUsers(users, Rows.of(penalised, device).float(), by_item)
 
     def fold_in(self, fitted: NearestUsers, histories: csr_array) -> Neighbours:
         """Score histories [n, items] by their nearest training users, of whom one may have the same history."""
@@ -267,7 +267,7 @@ def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) ->
         out = right.values.new_empty(len(rows), right.width)
     if out.device.type != "cpu":
         return _product_by_terms(left, rows, right, out)
-    several = left.matrix[rows.numpy()] if len(left.ends) > 2 else left.matrix  # of one row an index would take longest
+    several = left.matrix[rows.numpy()] if len(left.ends) > 2 else left.matrix  # indexing would take longer
     (several @ right.matrix).toarray(out=out.numpy())
     return out
 
@@ -284,10 +284,10 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
     steps = torch.arange(GPU_CELLS, int(total[-1]) + GPU_CELLS if len(total) else 0, GPU_CELLS, device=rows.device)
     pieces = torch.searchsorted(total, steps, right=True).tolist()
     for first, end in zip([0, *pieces], pieces, strict=False):
-        some = slice(first, end)
-        at = runs(right.ends[column[some]], terms[some])
-        place = torch.repeat_interleave(begin[some], terms[some], output_size=len(at)).add_(right.columns[at])
-        weight = torch.repeat_interleave(left.values[cell[some]], terms[some], output_size=len(at))
+        piece = slice(first, end)
+        at = runs(right.ends[column[piece]], terms[piece])
+        place = torch.repeat_interleave(begin[piece], terms[piece], output_size=len(at)).add_(right.columns[at])
+        weight = torch.repeat_interleave(left.values[cell[piece]], terms[piece], output_size=len(at))
         out.view(-1).index_add_(0, place, weight.mul_(right.values[at]))
     return out
 

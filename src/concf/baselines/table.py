@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import product
 from math import inf
 from typing import Any, Literal, Protocol
@@ -17,7 +16,7 @@ from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.baselines.sequences import SLIST, SequenceALS
 from concf.baselines.timed import DecayedALS, DecayedEASE, DecayedPopularity, RecentPopularity
-from concf.errors import ConfigError, MissingExtraError
+from concf.errors import ConfigError
 
 
 class Baseline(Protocol):
@@ -44,7 +43,7 @@ class Vote:
     grid:   settings that are searched on validation, and their values
     fixed:  settings that are not searched
     budget: the smallest budget with this voter
-    most:   (on a CPU, on a GPU) largest log on which it pays, by the smaller of the numbers of users and items
+    most:   (on a CPU, on a GPU) largest log on which it votes, by the smaller of the numbers of users and items
     items:  whether `most` bounds the number of items alone
     """
 
@@ -73,11 +72,6 @@ class Candidate:
     def timed(self) -> bool:
         """Whether `fit` also takes `times=`, the times of the pairs (`Split.times`)."""
         return bool(getattr(self.make, "timed", False))
-
-    def refuse_if_absent(self) -> None:
-        """Raise if its library is missing: at once, not after an hour of tuning."""
-        if self.library is not None and not find_spec(self.library):
-            raise MissingExtraError(self.library, "baselines", f"the baseline {self.make.__name__}")
 
     def at(self, point: Sequence[int]) -> Baseline:
         """Return the baseline at a point of the grid, given by the position of each value."""
@@ -165,18 +159,19 @@ BASELINES = {
         {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "memory": (5.0, 20.0, 80.0)},
         vote=Vote({"memory": (2.0, 5.0, 20.0, 80.0)}, budget="fast"),
     ),
-}  # a row of yours: BASELINES["mine"] = Candidate(Mine, {"shrink": (1.0, 10.0)}, vote=Vote({"shrink": (1.0, 10.0)}))
+}  # add your own: BASELINES["mine"] = Candidate(Mine, {"shrink": (1.0, 10.0)}, vote=Vote({"shrink": (1.0, 10.0)}))
 
 
 def candidate(name: str) -> Candidate:
     """Return the baseline of a name."""
     if name not in BASELINES:
-        raise ConfigError(f"unknown model {name!r}; choose from {', '.join(BASELINES)}")
+        known = f"{', '.join(BASELINES)}, or a preset or an objective as concf:NAME"
+        raise ConfigError(f"unknown model {name!r}; choose from {known}")
     return BASELINES[name]
 
 
 def voters() -> dict[str, Vote]:
-    """Baselines that vote in the model strong, in the order of the table; rows of yours come last."""
+    """Baselines that vote in the model strong, in the order of the table; your own come last."""
     return {name: each.vote for name, each in BASELINES.items() if each.vote is not None}
 
 

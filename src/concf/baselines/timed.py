@@ -51,7 +51,7 @@ def decayed(train: csr_array, times: csr_array, half_life: float | None) -> csr_
 class RecentPopularity(Popularity):
     """score(u, i) = the number of pairs of item i among the newest, or the sum of their weights.
 
-    Pairs as old as the oldest of the newest share count as well.
+    Ties count: so do all pairs as old as the oldest of these.
     """
 
     timed: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class Decayed(Settings):
 
 
 class DecayedPopularity(Decayed, Popularity):  # type: ignore[misc]
-    """score(u, i) = sum_(u in U_i) 2^(-newer_ui / half_life), up to a factor."""
+    """score(u, i) = sum_(v in U_i) w_vi 2^(-newer_vi / half_life), up to a factor."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def main(program: typer.Typer | None = None, name: str = "concf") -> None:
             raise
         size = re.search(r"tried to allocate [\d.]+ \w+", str(error), re.IGNORECASE)
         reason = size[0].lower() if size else str(error).splitlines()[0]
-        _fail(f"not enough memory ({reason}). Set fewer model.dimensions, or a smaller training.batch")
+        _fail(f"not enough memory ({reason}). Set fewer dimensions (with --preset reference model.dimensions)")
     except ValueError as error:
         from pydantic import ValidationError
 

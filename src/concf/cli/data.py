@@ -10,9 +10,7 @@ from concf.cli.output import Json, names, print_table, print_values, print_windo
 from concf.cli.reading import SPLITTING, reads_a_log
 
 PARTS = ("train", "valid", "test", "unevaluated", "evaluated_users")
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Public data sets: list, fetch, count; write parts."
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="List, fetch, count and write data sets.")
 
 
 @reads_a_log(protocol="released")
@@ -21,7 +19,7 @@ def prepare(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     log: dict[str, Any],
     seed: Annotated[int, typer.Option(help="Random seed of the split.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data set.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Read a log, filter it, split it, and write a prepared data set.
@@ -81,7 +79,7 @@ def fetch_data(
 def data_statistics(
     source: Annotated[str, typer.Argument(help="A name of `concf data list`, a file, or `demo`.")],
     log: dict[str, Any],
-    seed: Annotated[int, typer.Option(help="With --protocol: of the shuffle.")] = 0,
+    seed: Annotated[int, typer.Option(help="With --protocol: random seed of the shuffle.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Count users, items, interactions and density of a log, before and after a filter or a protocol.

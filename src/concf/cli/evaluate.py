@@ -25,12 +25,12 @@ def evaluate(
     at: Annotated[str | None, typer.Option(help="Lengths of the lists.", show_default="20,50")] = None,
     metrics: Annotated[str | None, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity; with --cuts such as recall@50, the first to choose settings by.", show_default="recall,ndcg; with --cuts, ndcg@10,hit@10,recall@50")] = None,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes, by which new and rare items are ranked.")] = None,
-    catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
-    cuts: Annotated[int | None, typer.Option(min=1, help="Train models on LOG before so many cuts, and test each on the window of --test (28d, or a share) after it.", show_default=False)] = None,
+    catalogue_item: Annotated[str | None, typer.Option(help="The catalogue's column of item ids.", show_default="item, item_id or id")] = None,
+    cuts: Annotated[int | None, typer.Option(min=1, help="Number of cuts of LOG: train models on the part before each, and test them on the window of --test (28d, or a share) after it.", show_default=False)] = None,
     models: Annotated[str | None, typer.Option(help="With --cuts: as for `concf compare`.", show_default="concf:strong")] = None,
     update: Annotated[bool, typer.Option("--update", help="With --cuts: train concf:strong also once, and then update it.")] = False,
     plot: Annotated[Path | None, typer.Option(help="With --cuts: draw the first metric over time into this .svg, .png or .pdf file.")] = None,
-    results: Annotated[Path | None, typer.Option(help="With --cuts: JSON lines of measurements, of which none is repeated.")] = None,
+    results: Annotated[Path | None, typer.Option(help="With --cuts: JSON lines of the measurements; those that the file holds are not repeated.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Measure every head and consensus of a run on held-out items, ranking the whole catalogue.
@@ -43,7 +43,7 @@ def evaluate(
     """
     if cuts is not None:
         if at is not None or catalogue is not None or data is not None or on == "valid":
-            raise ConfigError("--at, --on, --data and --catalogue are for a run. With --cuts: --metrics recall@50")
+            raise ConfigError("--at, --on, --data and --catalogue are for a run. Set lengths by --metrics recall@50")
         from concf.comparison import rolling
 
         measured = rolling.evaluate_rolling(
@@ -108,8 +108,8 @@ def compare(
     metrics: Annotated[str, typer.Option(help="Metrics and lengths of lists; by the first, on validation, settings are chosen: recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall@50,ndcg@50,recall@20,ndcg@20",
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none")] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
-    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last")] = None,
-    log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
+    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event from which the age of a pair counts.", show_default="last")] = None,
+    log: Annotated[Path | None, typer.Option(help="JSON lines of the measurements; those that the file holds are not repeated.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
     as_json: Json = False,
@@ -138,11 +138,10 @@ def compare(
     print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
     users = " to ".join(dict.fromkeys(f"{count(report['evaluated_users']):,}" for count in (min, max)))
     fitted = {model["model"]: model["fitted_on"] for model in report["models"]}
-    others = (
-        [name for name, pairs in fitted.items() if pairs == "train"] if "train and valid" in fitted.values() else []
-    )
+    refitted = "train and valid" in fitted.values()
+    others = [name for name, pairs in fitted.items() if refitted and pairs == "train"]
     typer.echo(
-        f"Tested as fitted on training {'and validation ' * ('train and valid' in fitted.values())}pairs"
+        f"Tested as fitted on training {'and validation ' * refitted}pairs"
         f"{', on training pairs alone: ' * bool(others)}{', '.join(others)}.\n"
         f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings "
         f"chosen on {report['tuned_on']}; * marks the edge of a grid.\np: against the first, {report['test']}. "

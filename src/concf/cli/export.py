@@ -17,9 +17,9 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
     to: Annotated[str, typer.Option(help="npz (a file) or parquet (a folder).")],
     out: Annotated[Path, typer.Option(help="The file or folder to write; it must not exist yet.")],
-    head: Annotated[str | None, typer.Option(help="Whose vectors.", show_default="the best head")] = None,
+    head: Annotated[str | None, typer.Option(help="The head whose vectors are written.", show_default="the best head")] = None,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes, which give new and rare items their vectors.")] = None,
-    catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
+    catalogue_item: Annotated[str | None, typer.Option(help="The catalogue's column of item ids.", show_default="item, item_id or id")] = None,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -55,11 +55,11 @@ def _message(report: dict[str, Any]) -> str:
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
-    out: Annotated[Path | None, typer.Option(help="The page, an .html file; one that is there is replaced.", show_default=f"RUN/{NAME}")] = None,
+    out: Annotated[Path | None, typer.Option(help="The page, an .html file; an existing one is replaced.", show_default=f"RUN/{NAME}")] = None,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and titles.")] = None,
-    catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
-    catalogue_title: Annotated[str | None, typer.Option(help="Its column of the title.", show_default="title or name")] = None,
+    catalogue_item: Annotated[str | None, typer.Option(help="The catalogue's column of item ids.", show_default="item, item_id or id")] = None,
+    catalogue_title: Annotated[str | None, typer.Option(help="The catalogue's column of titles.", show_default="title or name")] = None,
     examples: Annotated[int, typer.Option(min=0, max=100, help="Users whose lists are shown.")] = 4,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -88,6 +88,6 @@ def report(
         content = gather(run, RunFolder(folder).description(), name=name, examples=examples, titles=titles)
         with new_file(target) as fresh:
             fresh.write_text(page(content), encoding="utf-8")
-    for note in content["notes"][0 if run.finished else 1 :]:  # loading said that it is not finished
+    for note in content["notes"][0 if run.finished else 1 :]:  # loading noted that it is not finished
         typer.echo(f"note: {note}", err=True)
     typer.echo(json.dumps(content | {"out": str(target)}) if as_json else f"Report: {target}")

@@ -40,7 +40,7 @@ def recommend(
     popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have the most popular items.")] = False,
     csv_safe: Annotated[bool, typer.Option(help="In a .csv file, put a ' before text ids that a spreadsheet would execute: those that begin with = + - @, a tab or a carriage return.")] = True,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes.", rich_help_panel=RULES)] = None,
-    catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id", rich_help_panel=RULES)] = None,
+    catalogue_item: Annotated[str | None, typer.Option(help="The catalogue's column of item ids.", show_default="item, item_id or id", rich_help_panel=RULES)] = None,
     new_items: Annotated[bool, typer.Option("--new-items", help="Also recommend items of the catalogue that the log does not have, by their attributes.", rich_help_panel=RULES)] = False,
     where: Annotated[str | None, typer.Option(help="Only items for which this SQL condition on the catalogue's columns holds, as 'category in (3, 5) and price < 20'.", rich_help_panel=RULES)] = None,
     at_most: Annotated[list[str] | None, typer.Option(metavar="COLUMN=N", help="At most N items with the same value of a column of the catalogue; may be repeated.", rich_help_panel=RULES)] = None,
@@ -72,7 +72,7 @@ def recommend(
 
     check_workers(engine, workers)
     if engine is not None and out is None:
-        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
+        raise ConfigError(f"--engine {engine} writes a folder of Parquet files. Name it with --out")
     model = Recommender.load(folder, data)
     described = None if catalogue is None else Catalogue(catalogue, catalogue_item).loaded()
     if new_items:
@@ -207,7 +207,7 @@ def _json_lines(path: Path, _schema: "pa.Schema") -> Iterator[Any]:
 
 
 def _columns_of(path: Path) -> list[str]:
-    """Names of a file's columns; none if it cannot be read as its suffix says."""
+    """Names of a file's columns; none if it cannot be read in the format of its suffix."""
     import polars as pl
 
     scan: dict[str, Any] = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv, ".jsonl": pl.scan_ndjson}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
 SHOWN = ("user", "item", "timestamp", "count", "min_rating", "min_user", "min_item", "protocol", "valid", "test")
-BESIDE = {"voters": "Voters without vectors", "fusions": "Plain fusions, on a sample of users"}
+MORE_METRICS = {"voters": "Voters without vectors", "fusions": "Plain fusions, on a sample of users"}
 
 
 @reads_a_log(SHOWN, moved=True, protocol="by time, if the log has times", valid="0.1", test="0.1", min_item="5")
@@ -35,9 +35,9 @@ def train(
     final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test metrics.", rich_help_panel=MODEL)] = False,
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=MODEL)] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=MODEL)] = None,
-    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event of a pair whose age counts.", show_default="last", rich_help_panel=MODEL)] = None,
+    age: Annotated[Literal["first", "last"] | None, typer.Option(help="With --half-life: the event from which the age of a pair counts.", show_default="last", rich_help_panel=MODEL)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users.", rich_help_panel=MODEL)] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. All of them: docs/training.md.", rich_help_panel=MODEL)] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. The settings are in docs/training.md.", rich_help_panel=MODEL)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=MODEL)] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed of the initial weights, batch order and negatives; for a log also of its split.", show_default="0", rich_help_panel=MODEL)] = None,
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.", rich_help_panel=RUN)],
@@ -106,7 +106,7 @@ def update(
     `concf update runs/monday noon.csv --refresh --out runs/noon`
 
     Known users and items begin where they were, new ones beside their neighbours. The new run is as good as any: it can
-    be served, exported, and updated again. One that was killed goes on with `concf train --resume --out runs/tuesday`.
+    be served, exported, and updated again. Resume a killed one by `concf train --resume --out runs/tuesday`.
     """
     from concf.models import load_run
     from concf.runs.watchers import Lines
@@ -139,8 +139,8 @@ def combine(
 
     `concf combine data/mine --voter als=als.parquet --voter bm25=bm25.csv --out runs/both`
 
-    The run is as good as any: it can be evaluated, served, exported, explained. One that was killed goes on with `concf
-    train --resume --out runs/both`.
+    The run is as good as any: it can be evaluated, served, exported, explained. Resume a killed one by
+    `concf train --resume --out runs/both`.
     """
     from concf.runs.settings import from_word, merged
     from concf.runs.watchers import Lines
@@ -191,10 +191,10 @@ def _resumable(out: Path) -> Iterator[None]:
         raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
 
 
-def _report(run: "Run", out: Path, as_json: bool, beside: dict[str, dict[str, float]] | None = None) -> None:
-    """Print a run. beside: a key of `BESIDE` -> more validation metrics"""
+def _report(run: "Run", out: Path, as_json: bool, more: dict[str, dict[str, float]] | None = None) -> None:
+    """Print a run. more: a key of `MORE_METRICS` -> more validation metrics"""
     seconds = sum(float(record["seconds"] + record.get("ranking_seconds", 0.0)) for record in run.history)
-    report = run.summary() | {"folder": str(out), "seconds": seconds} | (beside or {})
+    report = run.summary() | {"folder": str(out), "seconds": seconds} | (more or {})
     if as_json:
         typer.echo(json.dumps(report))
         return
@@ -203,12 +203,12 @@ def _report(run: "Run", out: Path, as_json: bool, beside: dict[str, dict[str, fl
         typer.echo("These validation metrics are from before the update; the new run was not validated.")
     typer.echo(f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} to test on.")
     if "valid" in run.learned:
-        on = "everything, the test part too" if "test" in run.learned else "training and validation part"
+        on = "everything, the test part too" if "test" in run.learned else "the training and validation parts"
         typer.echo(f"Then refitted on {on}; the metrics above were measured before.")
     typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
-    for name, metrics in (beside or {}).items():
+    for name, metrics in (more or {}).items():
         shown = ", ".join(f"{each} {value:.4f}" for each, value in metrics.items())
-        typer.echo(f"{BESIDE[name]}: {shown or 'none'}.")
+        typer.echo(f"{MORE_METRICS[name]}: {shown or 'none'}.")
     tested = "" if "test" in run.learned else f" Test it with: concf evaluate {out}"
     typer.echo(f"Run: {out}.{tested}")
     for note in report["notes"]:

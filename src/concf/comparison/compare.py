@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import chain, combinations, product
 from math import prod
 from pathlib import Path
@@ -17,7 +18,7 @@ from concf.comparison.measure import Fit, Measurements, Task
 from concf.comparison.models import Grid, Model, check_metric, named_models, with_grid
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
-from concf.errors import ConfigError, note, option
+from concf.errors import ConfigError, MissingExtraError, note, option
 from concf.evaluation.evaluate import at_lengths
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import holm, paired_t
@@ -44,7 +45,7 @@ class Entrant:
     tests: list[dict[str, float]]  # mean test metrics of each split
     fit_seconds: list[float]
     per_user: dict[str, NDArray[np.float64]]  # with a single split, "recall@50" -> [e] of each evaluated user
-    everyone: list[dict[str, float]]  # as `tests`, of all users, warm or not, where the split is by time; else empty
+    everyone: list[dict[str, float]]  # mean test metrics of all users, warm or not, if split by time; else empty
 
     def mean(self, metric: str) -> float:
         """Mean over the splits."""
@@ -112,7 +113,7 @@ def compare(
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
     models: names of `BASELINES`, `concf:strong` or another preset, `concf:bpr` or another objective alone, or your own
-            candidates by name. Of a grid of more than 60 points some are tried: uphill from the middle (`search`)
+            candidates by name. A grid of more than 60 points is climbed from its middle (`search`)
     grid:   settings to search in place of a model's own grid, or a TOML file of them: {"ease": {"regularisation":
             [100, 300]}, "reference": {"consensus.weight": [0.005, 0.01]}}. All points are measured; models that only
             the grid names take part, too
@@ -132,17 +133,19 @@ def compare(
         models = {} if searched and not models else named_models(list(models))
     candidates = with_grid(models, searched)
     if tune_on.partition("@")[0] not in ACCURACY or not candidates:
-        raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; begin with one of {', '.join(ACCURACY)}")
+        problem = f"cannot choose settings of {list(candidates)} by {tune_on!r}"
+        raise ConfigError(f"{problem}; expected a model, and as the first metric one of {', '.join(ACCURACY)}")
     if data.candidates("test") is not None:
         fix = "Attributes rank them: concf evaluate --catalogue"
         raise ConfigError(f"protocol 'new-items' tests items without interactions, which no model here ranks. {fix}")
     for name, model in candidates.items():
-        model.refuse_if_absent()
+        if model.library is not None and not find_spec(model.library):  # at once, not after an hour of tuning
+            raise MissingExtraError(model.library, "baselines", f"the baseline {name}")
         if model.timed and (data.interactions.timestamp is None or data.has_new_users):
             lack = "new users" if data.has_new_users else "no times"
             raise ConfigError(f"{name} learns from the times of known users and the data set has {lack}. Leave it out")
         if model.timed and data.recipe.protocol.time_cut != "all":
-            note(f"{name}: pairs are held out that are older than others it learns from: by time it would do worse")
+            note(f"{name}: its metrics may be too high: it learns from pairs newer than held-out ones. Split by time")
     check_metric(candidates, data, tune_on)
     splits = [data]
     if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
@@ -215,22 +218,22 @@ def search(sizes: Sequence[int], every_point: bool = False) -> Search:
         scores = dict(zip(points, (yield points), strict=True))
         best = max(points, key=lambda point: scores[point])
         return best, scores[best]
-    here, axes = tuple((size - 1) // 2 for size in sizes), range(len(sizes))
-    scores = dict(zip([here], (yield [here]), strict=True))
+    current, axes = tuple((size - 1) // 2 for size in sizes), range(len(sizes))
+    scores = dict(zip([current], (yield [current]), strict=True))
     directions: list[tuple[int, ...]] = [*combinations(axes, 1), *combinations(axes, 2)]
     at, settled = 0, 0  # settled: directions in a row without a better neighbour
     while settled < len(directions):
-        steps = [(k - 1, k + 1) if axis in directions[at] else (k,) for axis, k in enumerate(here)]
+        steps = [(k - 1, k + 1) if axis in directions[at] else (k,) for axis, k in enumerate(current)]
         near = [point for point in product(*steps) if all(0 <= k < n for k, n in zip(point, sizes, strict=True))]
         unknown = [point for point in near if point not in scores]
         if unknown:
             scores |= dict(zip(unknown, (yield unknown), strict=True))
-        best = max([here, *near], key=lambda point: scores[point])
-        if best == here:
+        best = max([current, *near], key=lambda point: scores[point])
+        if best == current:
             at, settled = (at + 1) % len(directions), settled + 1
         else:
-            here, settled = best, 0
-    return here, scores[here]
+            current, settled = best, 0
+    return current, scores[current]
 
 
 def at_edges(grid: Mapping[str, Sequence[Any]], point: Point) -> list[str]:

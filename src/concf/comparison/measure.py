@@ -98,7 +98,7 @@ def lengths_and_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
 
 
 class Measurements:
-    """Cells of a comparison. engine, workers: where the cells are measured that the log lacks, see `executors`."""
+    """Cells of a comparison. engine, workers: where missing cells are measured, see `executors`."""
 
     def __init__(self, fit: Fit, log: ResultsLog, engine: str | None, workers: int | None) -> None:
         self.fit, self.log, self.engine, self.workers = fit, log, engine, workers

@@ -96,8 +96,8 @@ def named_models(names: list[str]) -> dict[str, Candidate]:
         elif chosen.partition("#")[0] in OBJECTIVES:  # `bpr` of `bpr#2`
             models[name] = Candidate(Trained, {"preset": (DEFAULT_OF_ONE,), "ship": ("head",), "single": (chosen,)})
         else:
-            known = f"{', '.join(PRESETS)}, or an objective, {', '.join(OBJECTIVES)}"
-            raise ConfigError(f"unknown model {chosen!r}; choose from {', '.join(BASELINES)}, a preset, {known}")
+            known = f"{', '.join(BASELINES)}, or as {PREFIX}NAME from {', '.join([*PRESETS, *OBJECTIVES])}"
+            raise ConfigError(f"unknown model {chosen!r}; choose from {known}")
     return models
 
 

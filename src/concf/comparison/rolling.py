@@ -108,11 +108,11 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
     The validation part of a split is the window before its test part, which is the test part of the split before.
     """
     cuts, reading = check_count("cuts", cuts), reading_of(options)
-    strange = options.keys() & {"protocol", "valid", "valid_from", "test_from", "newest", "at_least", "last", "wanted"}
+    unused = options.keys() & {"protocol", "valid", "valid_from", "test_from", "newest", "at_least", "last", "wanted"}
     if reading.ordered:
-        raise ConfigError(f"{option('ordered', True)}: rolling cuts need times, and places in a line are none")
-    if strange:
-        raise ConfigError(f"{option(min(strange))}: rolling cuts have only {option('cuts')} and {option('test')}")
+        raise ConfigError(f"{option('ordered', True)}: rolling cuts need times, and positions in a line are not times")
+    if unused:
+        raise ConfigError(f"{option(min(unused))}: rolling cuts have only {option('cuts')} and {option('test')}")
     whole, origin = read_source(source, reading)
     if whole.timestamp is None:
         raise DataError(f"{origin['name']}: rolling cuts need times and the log has none. Set {option('timestamp')}")

@@ -21,7 +21,6 @@ from torch import Tensor
 from concf.consensus.consensus import STEPS, blocks_of_users, by_votes, ranks_over_time
 from concf.consensus.voters import Voter
 
-FUSIONS = ("reciprocal ranks", "Borda", "CombSUM", "CombMNZ", "weighted", "greedy")
 OFFSET = 60  # of reciprocal ranks
 ROUNDS = 20  # most rounds of greedy selection
 
@@ -62,9 +61,8 @@ class Fusions:
         most = min(len(voters) * self.top_k, n_items)
         self.candidates = by_votes(items, torch.zeros_like(items), n_items, most)
         blocks = blocks_of_users(len(users), users.device, n_items)
-        self.ranks = torch.cat(
-            [ranks_over_time(self.candidates[block].long(), list(items[:, block]), n_items) for block in blocks], 1
-        )
+        ranks = [ranks_over_time(self.candidates[block].long(), list(items[:, block]), n_items) for block in blocks]
+        self.ranks = torch.cat(ranks, 1)
 
     def fit(self, metrics: Sequence[float], measure: Callable[[Tensor], float], depth: int) -> dict[str, Tensor]:
         """Map each weighted fusion to its voter weights [voters], by validation.

@@ -32,23 +32,23 @@ class _NegativeLogPermutation(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, length: int) -> Tensor:
         if scores.is_cuda:  # scans; a kernel launch for each rank would take longer
             below = scores.flip(-1).logcumsumexp(-1).flip(-1)
-            there = F.pad(scores[..., :length] > -torch.inf, (0, max(scores.shape[-1] - length, 0)))
-            above = (-below).masked_fill(~there, -torch.inf).logcumsumexp(-1)  # constant from rank N on
-            ctx.save_for_backward((scores + above).exp() - there.to(scores.dtype))
-            return (below - scores).masked_fill(~there, 0.0).sum(-1)
+            valid = F.pad(scores[..., :length] > -torch.inf, (0, max(scores.shape[-1] - length, 0)))
+            above = (-below).masked_fill(~valid, -torch.inf).logcumsumexp(-1)  # constant from rank N on
+            ctx.save_for_backward((scores + above).exp() - valid.to(scores.dtype))
+            return (below - scores).masked_fill(~valid, 0.0).sum(-1)
         columns = scores.movedim(-1, 0).contiguous()  # a vector operation per rank is faster than a scan per row
-        there = columns[:length] > -torch.inf
+        valid = columns[:length] > -torch.inf
         below = columns.clone()  # D
         for rank in range(len(below) - 2, -1, -1):
             torch.logaddexp(below[rank], below[rank + 1], out=below[rank])
-        above = (-below[:length]).masked_fill_(~there, -torch.inf)  # A
+        above = (-below[:length]).masked_fill_(~valid, -torch.inf)  # A
         for rank in range(1, len(above)):
             torch.logaddexp(above[rank], above[rank - 1], out=above[rank])
-        loss = (below[:length] - columns[:length]).masked_fill_(~there, 0.0).sum(0)
+        loss = (below[:length] - columns[:length]).masked_fill_(~valid, 0.0).sum(0)
         columns[:length] += above
         columns[length:] += above[-1]
         gradient = columns.exp_()
-        gradient[:length] -= there.to(gradient.dtype)
+        gradient[:length] -= valid.to(gradient.dtype)
         ctx.save_for_backward(gradient.movedim(0, -1))
         return loss
 

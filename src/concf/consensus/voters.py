@@ -99,8 +99,8 @@ def moments_of_lists(listed: Tensor, values: Tensor, n_items: int) -> Tensor:
 
     A pair that is not listed has score 0, and an item's own users are those for whom it is listed.
     """
-    there = listed >= 0
-    item, score = listed[there].long(), values[there].double()
+    valid = listed >= 0
+    item, score = listed[valid].long(), values[valid].double()
     total = torch.bincount(item, score, minlength=n_items)
     sums = [total, torch.bincount(item, score.square(), n_items), total, torch.bincount(item, minlength=n_items)]
     return _of_items(torch.stack([each.double() for each in sums]), len(listed)).to(values)

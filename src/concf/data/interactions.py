@@ -27,7 +27,7 @@ class Dislikes(NamedTuple):
     item: NDArray[np.int32]  # [m]
     timestamp: NDArray[Any] | None = None  # [m] first time of each, or None
 
-    def some(self, rows: NDArray[np.bool_]) -> Dislikes:
+    def select(self, rows: NDArray[np.bool_]) -> Dislikes:
         """Select the rows of a mask [m]."""
         return Dislikes(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
@@ -118,7 +118,7 @@ class Interactions:
         timestamp, last = (None if column is None else column[rows] for column in (self.timestamp, self.later))
         dislikes = self.dislikes
         if dislikes is not None:
-            dislikes = dislikes.some(users[dislikes.user] & items[dislikes.item])
+            dislikes = dislikes.select(users[dislikes.user] & items[dislikes.item])
             dislikes = dislikes._replace(user=user_position[dislikes.user], item=item_position[dislikes.item])
         return Interactions(
             self.user_ids.take(np.flatnonzero(users)),
@@ -129,7 +129,7 @@ class Interactions:
     def disliking(self, dislikes: Dislikes) -> Interactions:
         """Return a copy with these dislikes, except for pairs that are interactions."""
         disliked = dislikes.user.astype(np.int64) * self.n_items + dislikes.item
-        return replace(self, dislikes=dislikes.some(~np.isin(disliked, self.cells)))
+        return replace(self, dislikes=dislikes.select(~np.isin(disliked, self.cells)))
 
     def with_text_ids(self, side: str) -> Interactions:
         """Convert the integer ids of a side (user, item) to text, and sort everything by their new order."""
@@ -146,7 +146,7 @@ class Interactions:
         return Interactions(**columns)
 
     def fingerprint(self) -> hashlib._Hash:
-        """SHA-256 over ids and pairs (not counts and times), open for more."""
+        """SHA-256 over ids and pairs (not counts and times), to which the caller may add."""
         fingerprint = hashlib.sha256(self.user_ids.digest() + self.item_ids.digest())
         for column in (self.user, self.item):
             fingerprint.update(np.ascontiguousarray(column, "<i4").data)
@@ -169,9 +169,8 @@ def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]
     Dislikes are merged too, except for pairs that are interactions. Also returns the position of each row's pair:
     [rows of all logs, one after the other].
     """
-    users, items = (
-        Ids(np.unique(np.concatenate([getattr(log, f"{side}_ids").values for log in logs]))) for side in SIDES
-    )
+    ids = [[getattr(log, f"{side}_ids").values for log in logs] for side in SIDES]
+    users, items = (Ids(np.unique(np.concatenate(each))) for each in ids)
     positions = [(users.positions(log.user_ids), items.positions(log.item_ids)) for log in logs]
     user, item, pair = _distinct(list(zip(logs, positions, strict=True)), len(items))
     count = np.bincount(pair, np.concatenate([log.count for log in logs])).astype(np.float64)

@@ -48,9 +48,9 @@ def join(
     options:     how to read the log; by default as the first one
     """
     known, recipe, min_item = old.interactions, old.recipe, check_count("min_item", min_item)
-    strange = options.keys() - Reading.model_fields.keys()
-    if strange:
-        raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
+    unknown = options.keys() - Reading.model_fields.keys()
+    if unknown:
+        raise ConfigError(f"{option(min(unknown))}: not an option of an update, which only says how to read a log")
     reading = Reading(**recipe.reading | {"ordered": False} | chosen(options))  # the order only served to split it
     new, source_of_new = read_source(source, reading)
     name = str(source_of_new["name"])

@@ -105,7 +105,7 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
     reading = reading or Reading()
     if _is_name(source):
         if source in (*CATALOGUE, "demo") and reading != Reading():
-            raise ConfigError(f"{source}: is read as it is; options about columns are for files")
+            raise ConfigError(f"{source}: concf knows its columns. Leave out the options about columns")
         if source == "demo":
             return read(DEMO.draw(seed=0)), {"name": "demo", "simulation": DEMO.model_dump(), "seed": 0}
         if source in CATALOGUE:

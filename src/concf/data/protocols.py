@@ -77,7 +77,7 @@ class _Shares(Protocol):
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> _Shares:
         if self.valid + self.test >= 1:
-            raise ValueError(f"valid {self.valid:g} + test {self.test:g} >= 1 leave nothing to train on")
+            raise ValueError(f"valid {self.valid:g} + test {self.test:g} >= 1 leave nothing to train on. Lower one")
         return self
 
 
@@ -223,7 +223,7 @@ class TimeCut(_ByTime):
             valid_from = test_from - ticks_in(str(valid), newest, option("valid", valid))
         if valid_from >= test_from:
             starts = f"the validation part begins {moment(valid_from)}, the test part {moment(test_from)}"
-            raise DataError(f"{starts}: nothing lies between to validate on")
+            raise DataError(f"{starts}: nothing lies between to validate on. Set an earlier {option('valid_from')}")
         return valid_from, test_from
 
     def start(self, time: NDArray[Any], windows: int = 1) -> float:
@@ -366,5 +366,5 @@ def _times(interactions: Interactions, protocol: str) -> NDArray[np.float64]:
 def _cut(time: NDArray[np.float64], share: float) -> float:
     """Return the time from which on about `share` of all interactions happened."""
     if share >= 1:
-        raise DataError(f"a validation and test part of {share:g} together leave nothing to train on")
+        raise DataError(f"a validation and test part of {share:g} together leave nothing to train on. Hold out less")
     return float(np.quantile(time, 1 - share, method="higher"))

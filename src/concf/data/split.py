@@ -265,7 +265,7 @@ class Split:
         return np.asarray(origin(self.parts) < PARTS[on])
 
     def held_out(self) -> list[dict[str, Any]]:
-        """Count what is held out for validation and for test, and by cause what of it is not evaluated.
+        """Count the pairs held out for validation and for test, and by cause those that are not evaluated.
 
         from:      start of the part, with the protocol `time`, as a date if times are since 1970
         pairs, users: all that are held out; evaluated, evaluated_users: those that are evaluated

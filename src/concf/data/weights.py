@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from concf.data.interactions import Interactions
 from concf.data.reading.times import DURATION, ticks_in
-from concf.errors import DataError, note
+from concf.errors import DataError, note, option
 from concf.runtime.settings import Settings
 
 LEAST = 1e-6  # least weight: with 0 a pair would not be an interaction
@@ -30,7 +30,7 @@ class Weighting(Settings):
     half_life: str | None = Field(
         None, description="age at which an interaction counts half: 90d (s, h, d, w, y), or in the log's unit of time"
     )
-    age: Literal["first", "last"] = Field("last", description="event of a pair whose age counts: its first or its last")
+    age: Literal["first", "last"] = Field("last", description="event from which the age of a pair counts")
     dislike: float = Field(1.0, gt=0, description="weight of a dislike, which ALS fits as an observed zero")
 
     @field_validator("half_life", mode="before")
@@ -61,7 +61,8 @@ class Weighting(Settings):
                 note(f"weights by the count: every pair has {count[0]:g}. Is a column of counts missing?")
         if self.half_life is not None:
             if log.timestamp is None:
-                raise DataError(f"half_life {self.half_life} needs times and the log has none. Read it with times")
+                fix = f"Set {option('timestamp')}, or leave half_life out"
+                raise DataError(f"half_life {self.half_life} needs times and the log has none. {fix}")
             time = np.asarray(log.timestamp[rows], np.float64)
             if self.age == "last" and log.later is not None:
                 last = log.later[rows]

@@ -114,7 +114,7 @@ def score_lists(
     """Score ranked lists [e, N] of the given users [e]. held_out, train: [users, items]."""
     cuts, wanted = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if cuts[-1] > lists.shape[1]:
-        raise ConfigError(f"cannot score the first {cuts[-1]} ranks of lists of {lists.shape[1]}")
+        raise ConfigError(f"cannot score the first {cuts[-1]} ranks of lists of length {lists.shape[1]}")
     unknown = np.argwhere((lists < NOTHING) | (lists >= train.shape[1]))
     if len(unknown):
         row, column = unknown[0].tolist()

@@ -101,5 +101,5 @@ BEYOND: dict[str, Beyond] = {"novelty": novelty, "popularity": average_popularit
 
 def _mean_over_list(values: Counts, lists: NDArray[np.int32]) -> PerUser:
     """[e] the mean of the values at the listed items; 0 for an empty list."""
-    there = lists >= 0
-    return np.asarray(np.where(there, values[lists], 0.0).sum(1) / np.maximum(there.sum(1), 1))
+    listed = lists >= 0
+    return np.asarray(np.where(listed, values[lists], 0.0).sum(1) / np.maximum(listed.sum(1), 1))

@@ -109,7 +109,7 @@ def rank(
     last = int(users.max())
     n_users = len(scorer.user) if isinstance(scorer, Factors) else seen.shape[0] if seen is not None else last + 1
     if last >= n_users or users.min() < 0:
-        raise ConfigError(f"user position {last}: expected 0 to {n_users - 1}")
+        raise ConfigError(f"user position {last if last >= n_users else users.min()}: expected 0 to {n_users - 1}")
     probe = floats(scorer.scores(torch.as_tensor(users[:1])))
     if probe.ndim != 2 or len(probe) != 1:
         raise ConfigError(f"for one user the model gives scores of shape {list(probe.shape)}; expected [1, items]")
@@ -135,7 +135,7 @@ def rank(
                     scores.view(-1).index_fill_(0, cells, -torch.inf)
                 values, items = top_k(scores, min(k, n_items))
         finally:
-            buffers.put(buffer)  # also after an error, or the next block would wait for it for ever
+            buffers.put(buffer)  # also after an error, or the next block would wait for it forever
         bad = values.isnan().any(1)
         if bad.any():
             raise DataError(f"the model scores an item NaN for user position {block[int(bad.nonzero()[0])]}")

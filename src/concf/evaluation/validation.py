@@ -89,9 +89,8 @@ def parsed(metric: str) -> tuple[str, int]:
     """Parse a metric such as recall@50 into its name and cutoff."""
     name, _, n = metric.partition("@")
     if name not in ACCURACY or not n.isdecimal() or int(n) < 1:
-        raise ConfigError(
-            f"training.metric = {metric!r}: expected {AUTO}, {USUAL}, or at a length {', '.join(ACCURACY)}"
-        )
+        expected = f"{AUTO}, or a metric and a length such as {USUAL}; metrics: {', '.join(ACCURACY)}"
+        raise ConfigError(f"training.metric = {metric!r}: expected {expected}")
     return name, int(n)
 
 
@@ -111,10 +110,8 @@ def refuse_blind(metric: str, data: Split) -> None:
     """Raise if a metric is equal for every order of the items."""
     name, n = parsed(metric)
     if name in ORDERLESS and (_candidates(data) <= n).all():
-        raise ConfigError(
-            f"training.metric = {metric!r} cannot tell one epoch from another: no validated user has more than {n} "
-            f"items to rank. Choose {fitting_metric(AUTO, data)}, or leave it at {AUTO}"
-        )
+        fix = f"no validated user has more than {n} items to rank. Set {AUTO} or {fitting_metric(AUTO, data)}"
+        raise ConfigError(f"training.metric = {metric!r} cannot tell one epoch from another: {fix}")
 
 
 def _candidates(data: Split) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.errors import ConcfWarning, ConfigError, DataError, option
 from concf.inference.recommender import Recommender
 from concf.runtime.arguments import check_count
 from concf.runtime.executors import execute
@@ -104,7 +104,7 @@ def write_lists(
 
     out, run = Path(out).absolute(), Path(run).absolute()
     if out.suffix:
-        raise ConfigError(f"--out {out}: an engine writes a folder; choose a name without an ending, as {out.stem}")
+        raise ConfigError(f"{option('out', str(out))}: an engine writes a folder. Choose a name without an ending")
     data = None if data is None else Path(data).absolute()
     work = Lists(run, data, out, check_count("k", k), options, new_items)
     model = model or work.model

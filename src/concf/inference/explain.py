@@ -52,10 +52,10 @@ class Vote(TypedDict):
 
 
 class Contribution(TypedDict):
-    """Contribution to the re-ranker's score of an item, above the mean of the user's candidates.
+    """Contribution to the re-ranker's score of an item, minus its mean over the user's candidates.
 
     voter: None for the item's popularity and trend, and its similarity to the user's newest items
-    kind:  rank, score, similarity, popularity, trend or newest; aspect: see `Reasons`
+    kind:  rank, score, similarity, popularity, trend or newest; aspect: see `Explanation`
     """
 
     voter: str | None
@@ -71,8 +71,8 @@ class Because(TypedDict):
     share: float
 
 
-class Reasons(TypedDict):
-    """Reasons of an item's rank in a user's consensus list.
+class Explanation(TypedDict):
+    """Explanation of an item's rank in a user's consensus list.
 
     rank:       in the list of the consensus, from 1; None if the list does not have the item
     importance: the mean of the votes (Eq. 12)
@@ -86,6 +86,8 @@ class Reasons(TypedDict):
     because:    up to three items of the user that are most similar to the item, by the voters' vectors
     """
 
+    user: Id
+    item: Id
     rank: int | None
     importance: float
     reranked: float | None
@@ -94,13 +96,6 @@ class Reasons(TypedDict):
     contributions: list[Contribution] | None
     aspects: dict[str, float] | None
     because: list[Because]
-
-
-class Explanation(Reasons):
-    """Explanation of an item's rank for a user."""
-
-    user: Id
-    item: Id
 
 
 class Votes:
@@ -200,9 +195,7 @@ class Contributions:
         rest = [name for name in self.fixed if name not in known]
         # the group of each feature, in the order of `feature_rows`
         curve = Group(None, "popularity", "popularity")
-        columns = [
-            Group(name, "rank", aspect_of([name])) for name in votes.names for _ in range(reranker.VOTER_FEATURES)
-        ]
+        columns = [Group(name, "rank", aspect_of([name])) for name in votes.names for _ in reranker.TEMPERATURES]
         columns += [curve] * reranker.CURVE_FEATURES
         for head in run.voters:
             pair = [Group(head, "score")] * 2 + [Group(head, "similarity")] * (PAIR_FEATURES - 2)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from concf.data.ids import Ids
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, option
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
 from concf.runs.run import Run
@@ -46,9 +46,9 @@ def export(
     """
     target = Path(out)
     if to not in ("npz", "parquet"):
-        raise ConfigError(f"--to {to!r}: choose from npz, parquet")
+        raise ConfigError(f"{option('to', to)}: choose from npz, parquet")
     if target.exists():
-        raise ConfigError(f"{target}: exists already; it is left alone. Choose another --out")
+        raise ConfigError(f"{target}: exists already; it is left alone. Choose another {option('out')}")
     ranker = Ranker(run, items=catalogue)
     head = ranker.head(head)
     best, (user, item) = run.best[head], ranker.vectors(head)

@@ -174,9 +174,8 @@ def _categories(columns: list[pl.DataFrame], trained: NDArray[np.bool_]) -> csr_
 
     known, tables = pl.Series(np.flatnonzero(trained)), []
     for number, words in enumerate(columns):
-        counts = (
-            words.filter(pl.col("row").is_in(known.implode())).group_by("word").len().filter(pl.col("len") >= TWICE)
-        )
+        of_trained = words.filter(pl.col("row").is_in(known.implode()))
+        counts = of_trained.group_by("word").len().filter(pl.col("len") >= TWICE)
         kept = words.join(counts, on="word", how="semi", maintain_order="left")
         value = pl.len().over("row").cast(pl.Float64) ** -0.5
         tables.append(kept.with_columns(value=value, word=pl.format("{} {}", pl.lit(number), "word")))

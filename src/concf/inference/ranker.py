@@ -204,9 +204,7 @@ class Ranker:
             lists, scores = (each.numpy() for each in self.run.reranked_at(self.clock, torch.from_numpy(users)))
             votes, rows = copy(votes), np.arange(len(users))
             votes.reranked = lists, scores
-        agreed = [
-            self._agreed(row, listed, k, votes, own) for row, listed, own in zip(rows, lists, hidden, strict=True)
-        ]
+        agreed = [self._agreed(row, each, k, votes, own) for row, each, own in zip(rows, lists, hidden, strict=True)]
         agreed = self._with_new(agreed, k, lambda: self.short(users, k, head, hidden))
         without = np.flatnonzero(lists[:, 0] < 0).tolist()
         if without:

@@ -235,19 +235,19 @@ class Recommender:
 
     def _as_of(self, at: When | None, by: str) -> Ranker:
         """The ranker at a time, which may not be earlier than the newest learned event."""
-        run, asked = self.run, option("at", at)
+        run, label = self.run, option("at", at)
         if at is None:
             return self.ranker
         clock = run.clock if isinstance(run, StrongRun) else None
         reason = "the run uses no ages (`time` in its summary)" if by == CONSENSUS else f"{by} knows no time"
         if run.data.interactions.timestamp is not None:
             newest = float(run.data.times(run.learned).data.max()) if clock is None else clock.now
-            now = in_unit_of(newest, at, asked)
+            now = in_unit_of(newest, at, label)
             if now < newest:
-                raise ConfigError(f"{asked}: earlier than the newest event that the run has learned ({moment(newest)})")
+                raise ConfigError(f"{label}: earlier than the newest event that the run has learned ({moment(newest)})")
             if clock is not None and by == CONSENSUS:
                 return self.ranker if now == newest else self.ranker.as_of(now)
-        note(f"{asked}: it has no effect, since {reason}")
+        note(f"{label}: it has no effect, since {reason}")
         return self.ranker
 
     def history(self, events: Events, lookup: ItemLookup, row: int = -1, now: float = 0.0) -> History:

@@ -60,9 +60,9 @@ def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
     if not isinstance(where, str) or len(where) > LONGEST:
         raise ConfigError(f"{start}expected a condition of at most {LONGEST} characters. For long lists use items")
     plain = re.sub(r"""'[^']*'|"[^"]*\"""", " quoted ", where)
-    odd = re.findall(r"\\", where) or re.findall(r"(?i)\bselect\b|--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
-    if odd:
-        raise ConfigError(f"{start}{odd[0]!r} is not allowed. {hint}")
+    forbidden = re.findall(r"\\", where) or re.findall(r"(?i)\bselect\b|--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
+    if forbidden:
+        raise ConfigError(f"{start}{forbidden[0]!r} is not allowed. {hint}")
     for name in re.findall(r"(\w+)\s*\(", plain):  # some take any amount of memory, as lpad(name, 10000000000, 'x')
         if name.lower() not in WORDS + FUNCTIONS:
             raise ConfigError(f"{start}unknown function {name}; choose from {', '.join(FUNCTIONS)}")

@@ -122,14 +122,8 @@ def mlp(dimensions: int, heads: int, sharing: Sharing, train: csr_array, dropout
     return MLP(dimensions, 1 if sharing in ("full", "layer") else heads, 1 if sharing == "full" else heads, dropout)
 
 
-def factorisation(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> Encoder:  # noqa: ARG001
-    """Make the encoder of plain matrix factorisation."""
-    return Encoder(dimensions)
-
-
-def lightgcn(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> LightGCN:  # noqa: ARG001
-    """Make LightGCN on the training graph."""
-    return LightGCN(dimensions, train)
-
-
-ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp, "mf": factorisation, "lightgcn": lightgcn}
+ENCODERS: dict[str, EncoderMaker] = {
+    "mlp": mlp,
+    "mf": lambda dimensions, *_: Encoder(dimensions),
+    "lightgcn": lambda dimensions, _heads, _sharing, train: LightGCN(dimensions, train),
+}

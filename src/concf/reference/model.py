@@ -40,9 +40,8 @@ class Model(nn.Module):
         self.encoder = (encoder or mlp)(dimensions, len(self.names), sharing, train)
         if not isinstance(self.encoder, Encoder):
             raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")
-        self.heads = nn.ModuleList(
-            objective.head(self.encoder.size, self.n_users, self.n_items) for objective in objectives.values()
-        )
+        sizes = self.encoder.size, self.n_users, self.n_items
+        self.heads = nn.ModuleList(objective.head(*sizes) for objective in objectives.values())
 
     def head(self, name: str) -> Head:
         """Return a head by name."""

@@ -83,7 +83,7 @@ FORMULATIONS = {
         norm="joint",
     ),
     "released": Formulation(begins="after-warm-up", window_moves=False, newest_votes=False, clip=40.0),
-}  # fmt: skip  # one of yours: FORMULATIONS["mine"] = Formulation(clip=20.0)
+}  # fmt: skip  # add your own: FORMULATIONS["mine"] = Formulation(clip=20.0)
 
 
 class LossSettings(Settings):
@@ -112,7 +112,7 @@ OBJECTIVES: dict[str, Objective | Callable[[LossSettings, Formulation], Objectiv
     "multinomial-users": lambda chosen, _: Objective(
         partial(losses.multinomial, likelihood=chosen.likelihood), UserTableHead, "users", distilled=False
     ),
-}  # fmt: skip  # a row of yours: OBJECTIVES["hinge"] = Objective(...)
+}  # fmt: skip  # add your own: OBJECTIVES["hinge"] = Objective(...)
 FIVE = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial", "multinomial-users")  # the paper's CF-A to CF-E
 
 
@@ -147,9 +147,8 @@ def _objective(name: str, chosen: LossSettings, form: Formulation) -> Objective:
     if isinstance(value, Objective):
         return value
     where = "" if value is None else f" ({type(value).__name__}, not an Objective)"
-    raise ConfigError(
-        f"unknown objective {name!r}{where}; choose from {', '.join(OBJECTIVES)}, or name one of yours as module:name"
-    )
+    known = ", ".join(OBJECTIVES)
+    raise ConfigError(f"unknown objective {name!r}{where}; choose from {known}, or name your own as module:name")
 
 
 def imported(name: str) -> object:

@@ -11,7 +11,7 @@ from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.reference.encoders import ENCODERS, EncoderMaker, Sharing, mlp
 from concf.reference.objectives import FIVE, FORMULATIONS, OBJECTIVES, Formulation, LossSettings, imported
-from concf.runs.settings import EVERYTHING, RunSettings, ValidationSettings, VotingSettings
+from concf.runs.settings import RunSettings, ValidationSettings, VotingSettings
 from concf.runtime.settings import Settings, named
 
 RANKS_PER_VOTE = 5  # M / K: an item that falls out of the first M has rank M, so M must lie well below the votes
@@ -22,14 +22,12 @@ class ModelSettings(Settings):
     """The encoder, or backbone, under all heads."""
 
     dimensions: int = Field(64, ge=4, multiple_of=4, description="of an embedding")
-    encoder: str = Field("mlp", description="mlp, mf, lightgcn, or module:name of an EncoderMaker of yours")
+    encoder: str = Field("mlp", description="mlp, mf, lightgcn, or your own EncoderMaker as module:name")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the MLP")
     initial_std: float | None = Field(
         0.01, gt=0, description="standard deviation of the initial embeddings; none: PyTorch's default, 1"
     )
-    sharing: Sharing = Field(
-        "embedding", description="what heads share: full (all but the heads), layer, embedding, none"
-    )
+    sharing: Sharing = Field("embedding", description="what heads share: full (all but heads), layer, embedding, none")
 
     def make_encoder(self) -> EncoderMaker:
         """Return the encoder's constructor."""
@@ -38,7 +36,7 @@ class ModelSettings(Settings):
         maker = imported(self.encoder) if ":" in self.encoder else ENCODERS.get(self.encoder)
         if not callable(maker):  # it is called with (dimensions, heads, sharing, train)
             known = ", ".join(ENCODERS)
-            raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name yours as module:name")
+            raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name your own as module:name")
         return maker
 
 
@@ -90,11 +88,11 @@ class ReferenceSettings(RunSettings):
     kind: ClassVar[str] = "reference"
     objectives: tuple[str, ...] = Field(
         FIVE,
-        description="a head each: names of OBJECTIVES, or module:name of yours; name=objective gives it a name",
+        description="one head each: names of OBJECTIVES, or your own as module:name; name=objective names the head",
     )
     formulation: str = Field(
         "reference",
-        description="formulas on which the paper and its code differ: reference, paper, released, or a row of yours",
+        description="formulas on which the paper and its code differ: reference, paper, released, or your own row",
     )
     losses: LossSettings = LossSettings()
     model: ModelSettings = ModelSettings()
@@ -112,7 +110,7 @@ class ReferenceSettings(RunSettings):
         heads = set(self.heads)
         if not self.objectives or len(heads) < len(self.objectives):
             raise ValueError(f"objectives {list(self.objectives)}: expected one or more, each once")
-        taken = {CONSENSUS, R_CONSENSUS, EVERYTHING} & heads
+        taken = {CONSENSUS, R_CONSENSUS} & heads
         if taken:
             raise ValueError(f"a head cannot be called {taken.pop()!r}: results have that name")
         if self.formulation not in FORMULATIONS:
@@ -150,7 +148,7 @@ class ReferenceSettings(RunSettings):
 
     @property
     def first_consensus_epoch(self) -> int:
-        """First epoch after the warm-up (Algorithm 1, line 6), by `begins`; at least the voting ranking is there."""
+        """First epoch after the warm-up (Algorithm 1, line 6), by `begins`, but not before the voting ranking."""
         every = self.consensus.every
         warm_up = (self.consensus.window or WARM_UP) * every
         first = {"full-window": warm_up - every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}

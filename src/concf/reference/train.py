@@ -36,7 +36,7 @@ def train_reference(
     data: Split, settings: ReferenceSettings, seed: int = 0, device: torch.device = CPU, job: Job | None = None,
     parts: Parts | None = None,
 ) -> ReferenceRun:  # fmt: skip
-    """Train by Algorithm 1; a run in a folder is resumed where `job` says so. parts: see `Parts`, for ablations"""
+    """Train by Algorithm 1; with `job.resume` the run in its folder is continued. parts: see `Parts`, for ablations"""
     job, parts = job or Job(), parts or Parts()
     replaced = (parts.head_losses, parts.consensus, parts.trainer) != (HeadLosses, RankingConsensus, None)
     if replaced and (job.folder is not None or job.group.several):

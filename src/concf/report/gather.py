@@ -174,13 +174,12 @@ def overview(run: Run, evaluations: Evaluations) -> dict[str, Any] | None:
     shown |= {name: evaluate(each, run.data, at=AT[-1], metrics=["recall"]) for name, each in fitted.items()}
     best = max(abouts, key=lambda name: shown[name].means()[METRIC])
     own, rival = (shown[name].per_user[METRIC] for name in (ours, best))
+    rows = [{"name": name, "about": abouts.get(name, "")} | _interval(each, METRIC) for name, each in shown.items()]
     groups = evaluations[ours].by_activity()
     return {
         "metric": METRIC,
         "name": ours,
-        "rows": [
-            {"name": name, "about": abouts.get(name, "")} | _interval(each, METRIC) for name, each in shown.items()
-        ],
+        "rows": rows,
         "best_baseline": best,
         "gain": float(own.mean() / rival.mean() - 1) if rival.any() else None,
         "p": paired_t(own, rival) if len(own) > 1 else None,

@@ -1,4 +1,4 @@
-"""A run as a folder: `run.json`, `history.jsonl`, `checkpoint.safetensors`, `README.md`, each whole or not there.
+"""A run as a folder: `run.json`, `history.jsonl`, `checkpoint.safetensors`, `README.md`, each complete or absent.
 
 The checkpoint holds everything that the next epoch depends on. Random draws depend on seed and epoch alone, so the
 epoch is their state. It is one file with its checksum in it, renamed into place: a run that is killed at any moment
@@ -59,7 +59,7 @@ class RunFolder:
     def begin(self, run: Run, **made: dict[str, Any]) -> None:
         """Describe the run before it trains; a folder that holds a run or something else is left alone.
 
-        made: update= of another run, or combine= of voters, whose first checkpoint follows
+        made: how the run was made, if not by `train`: update= or combine=; its first checkpoint follows
         """
         self.refuse_occupied()
         self._refuse_another_inside(run.data)
@@ -84,9 +84,8 @@ class RunFolder:
     def refuse_occupied(self) -> None:
         """Refuse a folder that holds a run or something else than a run's own data set."""
         if self.begun:
-            raise ConfigError(
-                f"{self.path}: holds a run already. Continue it with {option('resume', True)}, or choose another"
-            )
+            fix = f"Continue it with: concf train --resume --out {self.path}, or choose another folder"
+            raise ConfigError(f"{self.path}: holds a run already. {fix}")
         if self.path.exists() and not (
             self.path.is_dir()
             and all(is_partial(each, self.path / RUN) or each.name in (DATA, LOCK) for each in self.path.iterdir())
@@ -103,11 +102,11 @@ class RunFolder:
             with held(self.path / LOCK, "trains here"):
                 yield
         finally:
-            with suppress(OSError):  # it is not empty, as it should be
+            with suppress(OSError):  # only a folder without a run is empty
                 self.path.rmdir()
 
     def keep(self, data: Split) -> None:
-        """Keep the data set in the run's own folder; another data set that is there is left alone."""
+        """Keep the data set in the run's own folder; an existing one must be equal."""
         self._refuse_another_inside(data)
         if not self.own_data.exists():
             data.save(self.own_data)
@@ -138,13 +137,12 @@ class RunFolder:
         metadata = {"concf": json.dumps(_description(run) | {"state": rest}), FIELD: BLANK}
         with new_file(self.path / CHECKPOINT) as fresh:
             try:
-                here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-                save_file(here, fresh, metadata=metadata)
+                on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+                save_file(on_cpu, fresh, metadata=metadata)
                 seal(fresh)
             except SafetensorError as error:
-                raise DataError(
-                    f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left"
-                ) from None
+                problem = f"could not be written ({error}). The one before is left"
+                raise DataError(f"{self.path / CHECKPOINT}: {problem}") from None
             fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
         self._write_card(run)
 
@@ -178,9 +176,8 @@ class RunFolder:
                 names = [name for name in file.keys() if trainer or not name.startswith(f"{TRAINER}/")]  # noqa: SIM118
                 tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path}: cut short or damaged ({error}). Restore a copy, or remove it to start again"
-            ) from None
+            fix = "Restore a copy, or remove it to start again"
+            raise DataError(f"{path}: cut short or damaged ({error}). {fix}") from None
         _refuse_another(description, run, path)
         device, rest = run.device, description["state"]
         resumed = rest.pop(TRAINER, None)
@@ -193,7 +190,7 @@ class RunFolder:
             if trainer and resumed is not None:
                 trainer.load_state_dict(unflatten(resumed, tensors))
         except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: does not fit the run that {RUN} describes ({error})") from None
+            raise DataError(f"{path}: does not fit the run that {RUN} describes ({error}). Restore a copy") from None
 
     def description(self) -> dict[str, Any]:
         """Contents of `run.json`."""
@@ -212,7 +209,8 @@ class RunFolder:
         if folder is None or not Path(folder).is_dir():
             was = "was not in a folder" if folder is None else f"was in {folder}, where it is no longer"
             known = f"split hash {description['data']['split_hash'][:16]}"
-            raise DataError(f"{self.path}: its data set ({known}) {was}. Say where it is: {option('data')}")
+            fix = f"Name its folder: {option('data')}, or DATA of concf train"
+            raise DataError(f"{self.path}: its data set ({known}) {was}. {fix}")
         return Split.load(folder)
 
     def _history(self, epoch: int) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ class FoldIn:
         self._folded: dict[tuple[str, bool], FoldedHead] = {}
 
     def head(self, name: str, histories: csr_array, times: Times = None, *, voting: bool = False) -> Factors:
-        """A head, with a user for each history. voting: as it is at the best of the consensus, not at its own."""
+        """A head, with a user for each history. voting: in its state at the best of the consensus, not at its own."""
         if (name, voting) not in self._folded:
             factors = (self.voters if voting else self.heads)[name]
             self._folded[name, voting] = FoldedHead(factors, self._solver(name, factors))

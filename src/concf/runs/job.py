@@ -87,10 +87,9 @@ def device_of(
     if device.type == "cuda" and group.several:
         device = torch.device("cuda", group.local_rank)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here"
-        raise ConfigError(
-            f"device {str(device)!r}: {found}. Say {option('device', 'cpu')}, or install PyTorch for your GPU"
-        )
+        found = f"PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs"
+        fix = f"Set {option('device', 'cpu')}, or install PyTorch for your GPU"
+        raise ConfigError(f"device {str(device)!r}: {found}. {fix}")
     if device.type == "cuda" and group.several:
         torch.cuda.set_device(device)
     return device

@@ -49,9 +49,8 @@ def _data(run: Run) -> str:
     }
     for number, log in enumerate(run.updates, 1):
         dropped = f", {log['dropped']:,} older ones dropped" if log["dropped"] else ""
-        rows[f"update {number}"] = (
-            f"{log['name']}: {log['pairs']:,} new pairs{dropped}; SHA-256 {_hash(log.get('sha256', {}))}"
-        )
+        checksum = _hash(log.get("sha256", {}))
+        rows[f"update {number}"] = f"{log['name']}: {log['pairs']:,} new pairs{dropped}; SHA-256 {checksum}"
     return markdown(["", ""], [[name, _safe(value)] for name, value in rows.items()])
 
 
@@ -83,9 +82,8 @@ def _settings(run: Run) -> str:
     if not changes:
         return f"{way} All settings are those of the preset `{preset}`.\n"
     rows = [[f"`{name}`", *map(_safe, values)] for name, values in changes.items()]
-    return f"{way} The settings of the preset `{preset}`, except for:\n\n" + markdown(
-        ["", "value", "in the preset"], rows
-    )
+    table = markdown(["", "value", "in the preset"], rows)
+    return f"{way} The settings of the preset `{preset}`, except for:\n\n{table}"
 
 
 def _limits(run: Run) -> Iterator[str]:

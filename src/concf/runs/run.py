@@ -173,9 +173,8 @@ class Run(ABC):
 
     def _with_fallback(self, factors: Factors) -> WithFallback:
         """Vectors, with popular items for users without a learned pair."""
-        return WithFallback(factors, torch.from_numpy(self.unlearned), torch.from_numpy(self.popularity)).to(
-            factors.user.device
-        )
+        fallback = WithFallback(factors, torch.from_numpy(self.unlearned), torch.from_numpy(self.popularity))
+        return fallback.to(factors.user.device)
 
     @cached_property
     def unlearned(self) -> NDArray[np.bool_]:
@@ -230,10 +229,8 @@ class Run(ABC):
         self.refuse_learned(on)
         data.note_if_few(on)
         if data.candidates(on) is not None:
-            advice = "Attributes rank them: concf evaluate --catalogue, or add_items"
-            note(
-                f"the test part is of new items, about which nothing was learned: metrics are at chance level. {advice}"
-            )
+            advice = "To rank them by attributes: concf evaluate --catalogue, or add_items"
+            note(f"the test part has only new items, so that its metrics are at chance level. {advice}")
         histories = data.history if data.has_new_users else None
         return {
             name: evaluate(self.recommender(name, histories), data, on=on, at=cuts, metrics=wanted, everyone=everyone)
@@ -270,10 +267,8 @@ class Run(ABC):
         """Refuse to measure on a part that was learned from; held-out users are always measurable."""
         if on in self.learned and not self.data.has_new_users:
             part = {"valid": "validation", "test": "test"}[on]
-            advice = option("on", "test") if "test" not in self.learned else "refit=validation when you train"
-            raise ConfigError(
-                f"this run was refitted on its {part} part: a metric on it would say nothing. Choose {advice}"
-            )
+            advice = f"Choose {option('on', 'test')}" if "test" not in self.learned else "Train without --final to test"
+            raise ConfigError(f"the run was refitted on its {part} part, so that a metric on it says nothing. {advice}")
 
     def summary(self) -> dict[str, Any]:
         """Validation metric and best epoch of each recommender, as `concf train --json` prints them."""

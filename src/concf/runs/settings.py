@@ -14,8 +14,6 @@ from concf.data.weights import Weighting
 from concf.errors import ConfigError
 from concf.runtime.settings import Settings, flat, nested
 
-EVERYTHING = "all"  # the heads and the consensuses
-
 
 class VotingSettings(Settings):
     """Settings of the consensus of rankings (Eq. 10-12)."""
@@ -108,7 +106,7 @@ def from_word(word: str) -> dict[str, Any]:
     """Parse `consensus.weight=0` to {"consensus": {"weight": 0}}; the value is TOML, or else plain text."""
     name, equals, text = word.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"--set {word!r}: expected name=value, such as top_k=100")
+        raise ConfigError(f"--set {word!r}: expected name=value, such as consensus.top_k=100")
     value: Any = text.strip()
     with suppress(tomllib.TOMLDecodeError):
         value = tomllib.loads(f"value = {value}")["value"]

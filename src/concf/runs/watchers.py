@@ -10,7 +10,7 @@ from typing import Any
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.runs.run import Run
 from concf.runtime.progress import shows
-from concf.runtime.text_tables import short
+from concf.runtime.text_tables import settings_line, short
 
 Watch = Callable[[dict[str, Any]], None]  # called with every record of a run; `begin`, if it has one, with the run
 
@@ -37,10 +37,7 @@ class Lines:
         stage = record.get("stage")
         if self.silent or (stage is None and "ranked" not in record):
             return
-        chosen = [
-            f"{voter}: {', '.join(f'{name} {value:g}' for name, value in settings.items())}"
-            for voter, settings in record.get("chosen", {}).items()
-        ]
+        chosen = [f"{voter}: {settings_line(each)}" for voter, each in record.get("chosen", {}).items()]
         metrics = _shown(record) if stage is None else record.get("validation", {})
         values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         validated = [f"validation {short(self.run.metric)} {values}"] if values else []

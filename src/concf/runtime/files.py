@@ -137,10 +137,8 @@ def refuse_changed(path: Path) -> None:
     field, digest = _field_and_digest(path)
     if field is None or digest != field[1].decode():
         sealed = "its checksum is gone" if field is None else f"and was {field[1][:16].decode()} when it was written"
-        raise DataError(
-            f"{path}: cut short or damaged: its SHA-256 is {digest[:16]}, {sealed}. "
-            "Restore a copy, or remove it to start the run again"
-        )
+        problem = f"cut short or damaged: its SHA-256 is {digest[:16]}, {sealed}"
+        raise DataError(f"{path}: {problem}. Restore a copy, or remove it to start the run again")
 
 
 def refuse_no_file(path: Path, fix: str = "") -> None:

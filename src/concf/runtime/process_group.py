@@ -50,10 +50,9 @@ class ProcessGroup:
         """Whether there are other processes."""
         return self.size > 1
 
-    def share(self, n: int, rank: int | None = None) -> slice:
-        """Slice of n users, or rows of a global batch, of a process; all slices are about equal."""
-        rank = self.rank if rank is None else rank
-        return slice(n * rank // self.size, n * (rank + 1) // self.size)
+    def share(self, n: int) -> slice:
+        """Slice of n users, or rows of a global batch, of this process; all slices are about equal."""
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def all_reduce(self, parts: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes, equal to the bit on all ranks; one message."""
@@ -129,10 +128,8 @@ class ProcessGroup:
             yield
         except RuntimeError as error:
             reason = re.sub(r"\[/\S+\] *", "", str(error).splitlines()[0]).partition(". ")[0]
-            raise PeerError(
-                f"process {self.rank} of {self.size}: another process has ended, or has not answered for "
-                f"{self.timeout:g} s ({reason}). Go on from the last checkpoint with --resume"
-            ) from None
+            problem = f"another process has ended, or has not answered for {self.timeout:g} s ({reason})"
+            raise PeerError(f"process {self.rank} of {self.size}: {problem}. Continue with --resume") from None
 
 
 ALONE = ProcessGroup()

@@ -24,9 +24,8 @@ def settings_line(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str
     """Write settings on one line, nested ones by their names. edges: settings at the edge of their grid, marked by *"""
     parts = []
     for name, value in settings.items():
-        text = (
-            f"{value:g}" if isinstance(value, int | float) else ", ".join(value) if isinstance(value, dict) else value
-        )
+        text = f"{value:g}" if isinstance(value, int | float) else value
+        text = ", ".join(value) if isinstance(value, dict) else text
         parts.append(f"{name} {text}{'*' if name in edges else ''}")
     return ", ".join(parts) or "none"
 

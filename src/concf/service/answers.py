@@ -60,7 +60,7 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
         wanted = histories = named if "histories" in request.model_fields_set else {None: request.history}
     allow, deny = _by_user(served, request.items), _by_user(served, request.exclude)
     ranked = list[Short]()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConcfWarning)
         try:
             if users or histories:
@@ -73,7 +73,7 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
     anew = request.viewed or request.items is not None or (users is None and not recommender.ranker.reranks)
     if anew and by not in recommender.ranker.heads:
         notes.append(BY_RANK)
-    notes += [str(each.message) for each in said]
+    notes += [str(each.message) for each in caught]
     shared = [item for given in (allow, deny) if isinstance(given, list) for item in given]
     own: list[Any] = [given for given in (histories, allow, deny) if isinstance(given, dict)]
     rest = iter(ranked)

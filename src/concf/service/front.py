@@ -98,10 +98,8 @@ class Metrics:
         own: dict[str, Any] = {"registry": CollectorRegistry()}
         self.registry, self.in_flight = own["registry"], 0
         self.requests = Counter("concf_requests", "Requests answered.", ("route", "method", "status"), **own)
-        self.seconds = Histogram(
-            "concf_request_seconds", "Seconds from request to answer.", ("route",), buckets=BUCKETS, **own
-        )
-        self.refused = Counter("concf_refused", "Connections closed, and what is not HTTP.", ("kind",), **own)
+        self.seconds = Histogram("concf_request_seconds", "Seconds to an answer.", ("route",), buckets=BUCKETS, **own)
+        self.refused = Counter("concf_refused", "Connections closed, and requests that are not HTTP.", ("kind",), **own)
         self.connections = Gauge("concf_connections", "Open connections.", **own)
         ProcessCollector(**own)
 

@@ -50,6 +50,5 @@ def as_problem(error: Exception) -> Problem:
 def invalid(error: ValidationError, part: Literal["query", "body"]) -> Problem:
     """Convert the first mistake in a query or a body to a problem."""
     first = error.errors(include_url=False, include_input=False)[0]
-    return Problem(
-        422, "bad_request", first["msg"].removeprefix("Value error, "), ".".join(map(str, [part, *first["loc"]]))
-    )
+    where = ".".join(map(str, [part, *first["loc"]]))
+    return Problem(422, "bad_request", first["msg"].removeprefix("Value error, "), where)

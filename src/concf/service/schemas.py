@@ -112,8 +112,8 @@ class ListsRequest(ListQuery):
     at_most: Annotated[dict[str, Annotated[int, Field(ge=1), WHOLE]], Field(max_length=FIELDS)] | None = Field(
         None, description="column: items of one value"
     )
-    diversity: float = Field(0.0, ge=0, le=1, description="what similarity to items above costs an item")
-    popularity_penalty: float = Field(0.0, ge=0, le=1, description="what popularity costs an item")
+    diversity: float = Field(0.0, ge=0, le=1, description="how much an item loses by its similarity to those above it")
+    popularity_penalty: float = Field(0.0, ge=0, le=1, description="how much an item loses by its popularity")
     at: float | str | None = Field(None, description="when the lists are shown: a date, or a time in the log's unit")
 
     @model_validator(mode="after")
@@ -126,9 +126,9 @@ class ListsRequest(ListQuery):
 class SearchQuery(Request):
     """The query of the explorer's searches."""
 
-    q: str = Field("", max_length=LONGEST, description="empty: those that are used most")
-    limit: int = Field(20, ge=1, le=100, description="how many results at most")
-    random: bool = Field(False, description="random ones instead")
+    q: str = Field("", max_length=LONGEST, description="text to search for; empty: the most used")
+    limit: int = Field(20, ge=1, le=100, description="most results")
+    random: bool = Field(False, description="random results instead")
 
 
 class ViewQuery(Request):

@@ -105,7 +105,7 @@ async def _run(server: uvicorn.Server, service: Service, listener: socket.socket
 
 
 async def watch(server: uvicorn.Server, metrics: Metrics, most: int, idle_seconds: float) -> None:
-    """Close connections whose callers keep the service waiting, for ever, and count them and what is not HTTP.
+    """Run forever: close connections whose callers keep the service waiting, and count these and bad requests.
 
     uvicorn has no limits of this kind. A connection waits for its caller before a request and while its head or body
     arrives or an answer is not read; if nothing changes for `idle_seconds`, or a head is incomplete after

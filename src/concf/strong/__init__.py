@@ -1,1 +1,1 @@
-"""The default: voters, a re-ranker, a student, and all of it once more on the whole log."""
+"""The default model: voters, a re-ranker and a student, then a refit of all on the whole log."""

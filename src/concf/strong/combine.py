@@ -37,7 +37,7 @@ def combine(
     device: str | torch.device | None = None,
     watch: Watch | Sequence[Watch] | None = None,
 ) -> StrongRun:
-    """Combine models of yours: weigh and re-rank their votes on validation, and distil a student.
+    """Combine your models: weigh and re-rank their votes on validation, and distil a student.
 
     data:     the data set, or its folder
     voters:   name -> voter, fitted on the training part alone: a file or a frame of lists (user, item, and score or
@@ -48,7 +48,7 @@ def combine(
               None: `voters` are used, and nothing is refitted
     settings: changes to the preset strong. {"own": True}: concf's own voters join. {"refit": "everything"}:
               `final_voters` were fitted on everything, the test part too; the run then has no test metrics
-    seed, out, device, watch: as for `train`, which resumes the run in `out` once its folder is there
+    seed, out, device, watch: as for `train`, which can resume the run in `out` from its first checkpoint on
     """
     _check_types(data, voters, final_voters, settings)
     split = (data if isinstance(data, Split) else Split.load(data)).known
@@ -60,14 +60,14 @@ def combine(
     job = Job(None if out is None else RunFolder(out), watchers=as_watchers(watch))
     if job.folder is not None:
         job.folder.refuse_occupied()
-    split, here = split.weighted(plain.weights), device_of(device)
-    given = _made(voters, split, ("train",), plain, here)
+    split, chosen_device = split.weighted(plain.weights), device_of(device)
+    given = _made(voters, split, ("train",), plain, chosen_device)
     learned = ("train", "valid", "test") if final else ("train", "valid")
-    refitted = _made(final_voters or {}, split, learned, plain, here)
+    refitted = _made(final_voters or {}, split, learned, plain, chosen_device)
     refit = "none" if final_voters is None else "everything" if final else "validation"
     chosen = _settings(plain, given, refitted, own, refit)
-    check_memory(split, chosen, here)
-    run = StrongRun(split, chosen, check_seed(seed), here)
+    check_memory(split, chosen, chosen_device)
+    run = StrongRun(split, chosen, check_seed(seed), chosen_device)
     refuse_blind(run.metric, split)
     stages = Combine(run)
     stages.take(given, refitted)
@@ -91,24 +91,18 @@ def _check_voters(data: Split, voters: Mapping[str, Any], final_voters: Mapping[
     if not voters:
         raise ConfigError("no voter was given. Name at least one, such as als=als.parquet")
     if data.has_new_users:
-        raise ConfigError(
-            "the data set holds out users (protocol 'new-users'), for whom voters from outside have no lists. Prepare "
-            "it by another protocol"
-        )
+        problem = "the data set holds out users (protocol 'new-users'), for whom voters from outside have no lists"
+        raise ConfigError(f"{problem}. Prepare it by another protocol")
     if final and final_voters is None:
-        raise ConfigError(
-            f"refit = everything (--final): only you can fit your voters on everything. Give them too ({FINAL_VOTERS})"
-        )
+        raise ConfigError(f"refit = everything (--final) needs voters that were fitted on everything: {FINAL_VOTERS}")
     if final_voters is not None and voters.keys() != final_voters.keys():
-        odd = sorted(voters.keys() ^ final_voters.keys())
-        raise ConfigError(f"{FINAL_VOTERS}: expected the same names as the voters; {odd[0]!r} is only in one")
+        name = min(voters.keys() ^ final_voters.keys())
+        raise ConfigError(f"{FINAL_VOTERS}: expected the same names as the voters; {name!r} is only in one")
     for name, voter in (final_voters or {}).items():
         same = voter is voters[name] or (isinstance(voter, str | Path) and str(voter) == str(voters[name]))
         if same:
-            raise ConfigError(
-                f"final voter {name!r} is the voter itself. Fit it on the training and the validation part first, or "
-                f"leave out {FINAL_VOTERS}"
-            )
+            fix = f"Fit it on the training and the validation part first, or leave out {FINAL_VOTERS}"
+            raise ConfigError(f"final voter {name!r} is the voter itself. {fix}")
 
 
 def _made(
@@ -126,9 +120,7 @@ def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool,
     """Add the names of the voters and the dimensions of the longest vectors to the settings."""
     for name, voter in refitted.items():
         if isinstance(given[name], GivenLists) != isinstance(voter, GivenLists):
-            raise ConfigError(
-                f"voter {name!r} and its final voter: only one has vectors. Give both with vectors, or both without"
-            )
+            raise ConfigError(f"voter {name!r} and its final voter: only one has vectors. Give both in one form")
     everyone = (*given.values(), *refitted.values())
     longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, GivenLists)), default=0)
     lists = [name for name, voter in given.items() if isinstance(voter, GivenLists)]

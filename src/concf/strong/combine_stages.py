@@ -45,6 +45,7 @@ FIRST_SWEEPS = 5  # sweeps of ALS for the student's initial vectors, where concf
 Vectors = tuple[Tensor, Tensor]
 SIGMAS = 4.0  # standard deviations from the expected number of hits that show a leak
 FEWEST = 10  # least expected hits by chance for which too few hits show a leak
+LEAKED = "Was it fitted on the validation part too? Fit it on the training part alone"
 TIMES = 2.0  # multiple of RP3beta's hits beyond which hits show a leak
 
 
@@ -173,18 +174,13 @@ def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor
         items = listed.cpu().numpy()
         n_hits, expected = hits(items, held_out), by_chance(items, data.train[users], held_out)
         if expected >= FEWEST and n_hits < expected - SIGMAS * sqrt(expected):
-            note(
-                f"voter {name!r}: its lists hold {n_hits:,} held-out items, fewer than by chance ({expected:,.0f}). "
-                "Was it fitted on the validation part too, whose items it leaves out? Fit it on the training part alone"
-            )
+            found = f"its lists hold {n_hits:,} held-out items, fewer than by chance ({expected:,.0f})"
+            note(f"voter {name!r}: {found}, as if it left them out. {LEAKED}")
             continue
         first, others = first_hits(items, held_out), by_walks(items.shape[1])
         if first > TIMES * others + SIGMAS * sqrt(first):
-            note(
-                f"voter {name!r}: its first ranks hold {first:,} items of the validation part, those of RP3beta, "
-                f"which has not seen it, {others:,}. Was it fitted on the validation part too? Fit it on the training "
-                "part alone"
-            )
+            found = f"its first ranks hold {first:,} validation items, and those of RP3beta, fitted without them,"
+            note(f"voter {name!r}: {found} {others:,}. {LEAKED}")
 
 
 def hits(items: NDArray[np.int32], held_out: csr_array) -> int:

@@ -143,9 +143,8 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
 def chosen(metrics: Mapping[str, NDArray[np.float64]], none: NDArray[np.float64]) -> str:
     """Name the groups to take: a key of GROUPS, or none. metrics: group -> [n] metric with it; none: [n] without any"""
     gains = {name: gain(each, none) for name, each in metrics.items()}
-    helpful = sorted(
-        (name for name in ("voters", "features") if gains[name][0] > gains[name][1]), key=lambda name: gains[name][0]
-    )
+    helpful = [name for name in ("voters", "features") if gains[name][0] > gains[name][1]]
+    helpful.sort(key=lambda name: gains[name][0])
     if not helpful:
         return "none"
     more, error = gain(metrics["both"], metrics[helpful[-1]])

@@ -52,7 +52,7 @@ ITEM_FEATURES = 3
 N_FEATURES = PAIR_FEATURES + 1 + ITEM_FEATURES
 LONGEST_HISTORY = 512  # most items of a user's history that are used, evenly spaced
 SAMPLED_ITEMS = 2048  # sample of the items for the mean similarity to all items,
-ITEM_BLOCK = 4096  # computed for so many items at a time
+ITEM_BLOCK = 4096  # items of a block in its computation
 CPU_USERS, GPU_USERS = 64, 1024  # users of a block
 PAIR_BLOCK = 1 << 16  # pairs of the log that are scored at a time
 LEAST_NORM = 1e-12  # of an item vector; a shorter one has no direction
@@ -98,10 +98,10 @@ class Histories:
         first, count = self.first[users], self.first[users + 1] - self.first[users]
         most = count.clamp(max=LONGEST_HISTORY)
         position = torch.arange(max(int(most.max()), 1), device=users.device)
-        there = position < most[:, None]
+        valid = position < most[:, None]
         spaced = position * count[:, None] // most.clamp(min=1)[:, None]
-        at = (first[:, None] + spaced).where(there, 0)
-        return (self.items[at] if len(self.items) else torch.zeros_like(at)), there
+        at = (first[:, None] + spaced).where(valid, 0)
+        return (self.items[at] if len(self.items) else torch.zeros_like(at)), valid
 
 
 class HeadFeatures:
@@ -135,8 +135,8 @@ class HeadFeatures:
             self.std, self.gap = shrunk(self.std, self.gap, count)
         self.item_features = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
         self.norm = item.norm(dim=1)
-        there = self.norm[:, None] > LEAST_NORM
-        self.direction = (item / self.norm[:, None]).where(there, 0.0)
+        directed = self.norm[:, None] > LEAST_NORM
+        self.direction = (item / self.norm[:, None]).where(directed, 0.0)
         every = torch.arange(len(item), device=item.device)
         self.typical = torch.cat([self._typical(rows) for rows in torch.split(every, ITEM_BLOCK)]) if typical else None
 
@@ -244,9 +244,8 @@ class Clock(NamedTuple):
         known = np.log(LEAST_AGE + idle[np.diff(log.indptr) > 0] - later)
         moments = float(known.mean()), max(float(known.std()), 1e-9)
         idle = (np.log(LEAST_AGE + idle) - moments[0]) / moments[1]
-        item, idleness = (
-            torch.from_numpy(each).to(device, torch.get_default_dtype()) for each in (np.stack(columns, 1), idle)
-        )
+        dtype, tables = torch.get_default_dtype(), (np.stack(columns, 1), idle)
+        item, idleness = (torch.from_numpy(each).to(device, dtype) for each in tables)
         return cls(item, idleness, _newest(log, times, device), now, span, moments)
 
     def local(self, users: slice) -> Clock:

@@ -71,7 +71,7 @@ class StrongFoldIn(FoldIn):
         return other  # with the same fitted voters
 
     def head(self, name: str, histories: csr_array, times: Times = None, *, voting: bool = False) -> Factors:  # noqa: ARG002
-        """A head, with a user for each history; voters are as they are at their best."""
+        """A head, with a user for each history. voting: has no effect, since a head has one state here."""
         return super().head(name, histories, times)
 
     def _solver(self, name: str, factors: Factors) -> Solve:
@@ -87,9 +87,8 @@ class StrongFoldIn(FoldIn):
         def solve(histories: csr_array, times: Times) -> Tensor:
             pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
             if taught:
-                pairs = pairs.and_more(
-                    listed_pairs(torch.arange(n), self.agree(histories, times).lists[:, :LISTED], chosen["listed"])
-                )
+                lists = self.agree(histories, times).lists[:, :LISTED]
+                pairs = pairs.and_more(listed_pairs(torch.arange(n), lists, chosen["listed"]))
             return squares(pairs, n)
 
         return solve
@@ -123,10 +122,8 @@ class StrongFoldIn(FoldIn):
             if fold_in is not None:
                 more = {"times": times} if name in timed_voters() else {}
                 scorers[name] = _OrAverage(fold_in(histories, **more), histories, of_items)
-        blocks: list[list[Tensor]] = []
-        for users in (
-            torch.split(torch.arange(n), max(1, BLOCK // (len(scorers) * histories.shape[1]))) if scorers else ()
-        ):
+        blocks, size = list[list[Tensor]](), max(1, BLOCK // max(1, len(scorers) * histories.shape[1]))
+        for users in torch.split(torch.arange(n), size) if scorers else ():
             scores = torch.stack([each.scores(users) for each in scorers.values()])  # [voters, b, items]
             cells = torch.from_numpy(flat_cells(histories if len(users) == n else histories[users.numpy()]))
             scores.flatten(1).index_fill_(1, cells, -torch.inf)
@@ -192,7 +189,7 @@ class StrongFoldIn(FoldIn):
         return name in self.chosen and not (voters()[name].items and self.log.shape[1] > voters()[name].most[0])
 
     def fitted(self, name: str) -> Any:
-        """A voter without vectors, fitted to the log as it was in training; once."""
+        """Fit a voter without vectors to the log, as in training; cached."""
         if name not in self._fitted:
             own = voter(name, self.chosen[name])
             more: dict[str, Any] = {"times": self.times} if name in timed_voters() else {}

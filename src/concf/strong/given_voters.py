@@ -21,6 +21,7 @@ from concf.strong.combine_stages import GivenLists, Vectors
 
 MORE = 16  # items to request from implicit beyond k, since some of its models return fewer
 LARGEST = 1e15  # largest score, so that sums of squares do not overflow float32
+REFIT = "Fit it on data.train, whose rows and columns it must have"
 SMALLER = "Divide them by a constant: the order stays the same"
 HOW = (
     "expected a file or a frame of lists (user, item, score or rank), (user vectors, item vectors), a model with "
@@ -93,26 +94,22 @@ def _lists_of_implicit(model: Any, name: str, seen: csr_array, k: int) -> Lists:
     similarity = getattr(model, "similarity", None)
     if similarity is None or similarity.shape[0] != n_items:
         state = "not fitted" if similarity is None else f"fitted on {similarity.shape[0]:,} items, of {n_items:,}"
-        raise DataError(
-            f"voter {name!r}: {type(model).__name__} is {state}. Fit it on data.train, whose rows and columns it must "
-            "have"
-        )
+        raise DataError(f"voter {name!r}: {type(model).__name__} is {state}. {REFIT}")
     rows, wanted = csr_matrix(seen), min(k + MORE, n_items)
     listed, scores = model.recommend(np.arange(n_users), rows, N=wanted, filter_already_liked_items=True)
     used = np.repeat(np.arange(n_users), np.diff(seen.indptr)) * np.int64(n_items) + seen.indices
     cells = np.arange(n_users, dtype=np.int64)[:, None] * n_items + listed
-    there = (listed >= 0) & (scores > np.finfo(np.float32).min) & ~np.isin(cells, used)
-    order = np.argsort(~there, axis=1, kind="stable")[:, :k]
+    usable = (listed >= 0) & (scores > np.finfo(np.float32).min) & ~np.isin(cells, used)
+    order = np.argsort(~usable, axis=1, kind="stable")[:, :k]
     items = np.full((n_users, k), -1, np.int32)
     values = np.zeros((n_users, k), np.float32)
-    kept = np.take_along_axis(there, order, 1)
-    lowest = scores[there].min(initial=np.inf)
+    kept = np.take_along_axis(usable, order, 1)
+    lowest = scores[usable].min(initial=np.inf)
     items[:, : order.shape[1]] = np.where(kept, np.take_along_axis(listed, order, 1), -1)
     values[:, : order.shape[1]] = np.where(kept, np.take_along_axis(scores, order, 1) - lowest, 0)
     if not kept.any() or not np.isfinite(values).all():
-        raise DataError(
-            f"voter {name!r}: its model recommends nothing, or with scores that are not finite. Fit it again"
-        )
+        problem = "its model recommends nothing, or with scores that are not finite"
+        raise DataError(f"voter {name!r}: {problem}. {REFIT}")
     return Lists(items, values)
 
 
@@ -125,10 +122,8 @@ def _vectors(factors: Factors, name: str, seen: csr_array, device: torch.device)
     """Check vectors against the log; returns ([users, d], [items, d]) with the bias as one more dimension."""
     shape = len(factors.user), len(factors.item)
     if shape != seen.shape:
-        raise DataError(
-            f"voter {name!r}: vectors of {shape[0]:,} users and {shape[1]:,} items, and the log has "
-            f"{seen.shape[0]:,} and {seen.shape[1]:,}. Fit the model on data.train, whose rows and columns it must have"
-        )
+        found, expected = (f"{users:,} users and {items:,} items" for users, items in (shape, seen.shape))
+        raise DataError(f"voter {name!r}: vectors of {found}, and the log has {expected}. {REFIT}")
     user, item = factors.user.float(), factors.item.float()
     if factors.bias is not None:
         user = torch.cat([user, user.new_ones(len(user), 1)], 1)
@@ -155,9 +150,9 @@ class _Checked:
         scores = self.scorer.scores(users).float()
         if scores.shape != (len(users), self.n_items):
             expected, found = [len(users), self.n_items], list(scores.shape)
-            raise DataError(f"voter {self.name!r}: expected scores {expected}, found {found}. Fit it on data.train")
+            raise DataError(f"voter {self.name!r}: expected scores {expected}, found {found}. {REFIT}")
         if scores.isnan().any() or (scores == torch.inf).any():
-            raise DataError(f"voter {self.name!r}: its scores are infinite or not a number (NaN)")
+            raise DataError(f"voter {self.name!r}: its scores are infinite or not a number (NaN). Fit it again")
         if float(scores.masked_fill(scores == -torch.inf, 0).abs().max()) > LARGEST:
             raise DataError(f"voter {self.name!r}: some of its scores exceed {LARGEST:g}. {SMALLER}")
         finite = scores.isfinite()

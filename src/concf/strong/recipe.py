@@ -243,10 +243,8 @@ class Recipe(TimeStage):
         if n == everyone:
             return {}
         if self.group.is_main:
-            note(
-                f"the consensus was computed for {n:,} of {everyone:,} users, drawn at random: they taught the "
-                "student, which ranks for the others (consensus_users)"
-            )
+            users = f"{n:,} of {everyone:,} users, drawn at random"
+            note(f"the consensus was computed for {users}: they taught the student, which ranks for the others")
         user, item = self.vectors[STUDENT]
         solve = UserSolver(item, **self.chosen.get("als-a", SOLVED_BY))
         alone = solve(self._pairs(self.run.log), len(user))

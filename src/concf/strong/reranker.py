@@ -167,9 +167,7 @@ class Reranker:
         everyone, curvature = fit_weights(training, None, prior)
         folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
         if not everyone.isfinite().all():
-            raise DataError(
-                "the re-ranker's weights are not finite: the scores of some voter are too large or too small"
-            )
+            raise DataError("the re-ranker's weights are not finite. Rescale voters with very large or small scores")
         return Weights(centre, everyone, torch.stack(folds))
 
     def training(self, held_out: Tensor, earlier: tuple[Reranker, Tensor] | None = None) -> tuple[TrainingSet, Tensor]:
@@ -307,7 +305,7 @@ def n_features(voters: int, heads: int, listed: int, timed: bool = False) -> int
 
 
 def popularity_and_activity(train: csr_array, group: ProcessGroup = ALONE) -> tuple[Tensor, Tensor]:
-    """([items], [local users]) p and q of a log [local users, items]."""
+    """([items], [local users]) standardised logarithms p and q of a log [local users, items]."""
     sums = torch.from_numpy(np.bincount(train.indices, train.data, train.shape[1]).astype(np.float64))
     group.all_reduce([sums])
     of_items, of_users = _logarithms_of(sums.numpy()), _logarithms(train)

@@ -72,7 +72,7 @@ class StrongRun(Run):
     def method(self) -> str:
         """Describe the training in a sentence or two."""
         chosen, fixed = self.settings, ", ".join(self.fixed_voters)
-        words = f"The stages of strong with budget `{chosen.budget}`; voters beside the heads: {fixed or 'none'}."
+        words = f"The stages of strong with budget `{chosen.budget}`; voters besides the heads: {fixed or 'none'}."
         words += f" Given from outside, not trained here: {', '.join(chosen.foreign)}." if chosen.foreign else ""
         return words + (f" Refitted on {REFITTED[chosen.refit]}." if chosen.refit in REFITTED else "")
 
@@ -165,8 +165,6 @@ class StrongRun(Run):
     def refuse_learned(self, on: str) -> None:
         """Refuse to measure on a part that was learned from; held-out users are always measurable."""
         if on == "valid" and on not in self.learned and not self.data.has_new_users:
-            raise ConfigError(
-                "the re-ranker of this run was fitted to the validation part, so that a metric on it would flatter. "
-                f"Cross-fitted metrics are in its summary and report; choose {option('on', 'test')}"
-            )
+            problem = "the re-ranker was fitted to the validation part, so that a metric on it would be too high"
+            raise ConfigError(f"{problem}. Choose {option('on', 'test')}; cross-fitted metrics are in the report")
         super().refuse_learned(on)

@@ -75,8 +75,8 @@ PLANS = {
 def n_consensus_users(shape: tuple[int, int], settings: StrongSettings) -> int:
     """Number of users for whom the consensus is computed, of a log [users, items]."""
     users, items = shape
-    paid = max(PLANS[settings.budget].cells // items, VALIDATED)
-    return min(users, settings.consensus_users or paid)
+    allowed = max(PLANS[settings.budget].cells // items, VALIDATED)
+    return min(users, settings.consensus_users or allowed)
 
 
 def list_length(data: Split, settings: StrongSettings) -> int:
@@ -101,9 +101,8 @@ def climb(
     Each round measures the neighbours of the best point along every axis, and with two axes the diagonal where one
     goes up and the other down: two regularisers can replace each other.
     """
-    steps = [
-        tuple(sign * (axis == here) for here in range(len(sizes))) for axis in range(len(sizes)) for sign in (-1, 1)
-    ]
+    axes = range(len(sizes))
+    steps = [tuple(sign * (axis == other) for other in axes) for axis in axes for sign in (-1, 1)]
     if len(sizes) == 2:
         steps += [(-1, 1), (1, -1)]
     seen = {start: measure(start)}
@@ -220,7 +219,7 @@ def _walked_lists(walks: Walks, seen: csr_array, validation: Validation, betas: 
         scores = walks(block + validation.first)
         used = torch.from_numpy(flat_cells(seen[block.cpu().numpy()])).to(scores.device)
         scores.view(-1).index_fill_(0, used, 0.0)
-        return [top_k(walks.held_back(scores, beta), validation.depth)[1] for beta in betas]
+        return [top_k(walks.penalised(scores, beta), validation.depth)[1] for beta in betas]
 
     blocks = in_blocks(listed, torch.split(users, WALKERS), users.device)
     return {beta: torch.cat(lists) for beta, lists in zip(betas, zip(*blocks, strict=True), strict=True)}

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from concf.baselines.table import timed_voters, voters
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
-from concf.runs.settings import EVERYTHING, RunSettings, VotingSettings
+from concf.runs.settings import RunSettings, VotingSettings
 
 STUDENT = "student"
 TIME = "time"  # key of the chosen settings of a run: which parts that use times are on
@@ -26,25 +26,23 @@ class StrongSettings(RunSettings):
         "default", description="fast: shorter vectors of the voters, search and student; thorough: more voters, longer"
     )
     refit: Literal["none", "validation", "everything"] = Field(
-        "validation", description="parts that the final voters and student learn from, beside the training part; "
+        "validation", description="parts that the final voters and student learn from besides the training part; "
         "everything: also the test part, for production"
     )  # fmt: skip
-    dimensions: int = Field(
-        256, ge=4, multiple_of=4, description="of the vectors of users and items; in fast the voters have half"
-    )
+    dimensions: int = Field(256, ge=4, multiple_of=4, description="of the vectors; in fast, voters have half")
     consensus_users: int | None = Field(
         None, ge=1, description="users for whom the consensus is computed, at most; it teaches the student, which "
-        "ranks for the others; none: everyone, or on a very large log as many as the budget pays for"
+        "ranks for the others; none: everyone, or on a very large log as many as the budget allows"
     )  # fmt: skip
     own: bool = Field(True, description="whether the model's own voters vote; false: only given ones (concf combine)")
-    given: tuple[str, ...] = Field((), description="voters of yours that are lists or scores (concf combine)")
-    given_vectors: tuple[str, ...] = Field((), description="voters of yours that have vectors (concf combine)")
+    given: tuple[str, ...] = Field((), description="your voters that are lists or scores (concf combine)")
+    given_vectors: tuple[str, ...] = Field((), description="your voters that have vectors (concf combine)")
     consensus: VotingSettings = VotingSettings(top_k=200, temperature=20.0)
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> StrongSettings:
         heads = {name for names in HEADS.values() for name in names}
-        taken = {*heads, STUDENT, CONSENSUS, R_CONSENSUS, EVERYTHING, *self._own_voters}
+        taken = {*heads, STUDENT, CONSENSUS, R_CONSENSUS, *self._own_voters}
         for name in self.foreign:
             if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name):
                 raise ValueError(f"voter {name!r}: choose a name of letters, digits, _ and -, such as als or bm25-20")
@@ -62,7 +60,7 @@ class StrongSettings(RunSettings):
     @property
     def own_heads(self) -> tuple[str, ...]:
         """Voting heads of the budget."""
-        return tuple(head for budget in self._paid for head in HEADS[budget])
+        return tuple(head for budget in self._budgets for head in HEADS[budget])
 
     @property
     def own_fixed(self) -> tuple[str, ...]:
@@ -76,10 +74,10 @@ class StrongSettings(RunSettings):
 
     @property
     def _own_voters(self) -> list[str]:
-        return [name for name, vote in voters().items() if vote.budget in self._paid]
+        return [name for name, vote in voters().items() if vote.budget in self._budgets]
 
     @property
-    def _paid(self) -> list[str]:
+    def _budgets(self) -> list[str]:
         """Budgets whose voters vote: this one and the smaller ones."""
         return list(HEADS)[: list(HEADS).index(self.budget) + 1] if self.own else []
 

@@ -154,26 +154,26 @@ class UserSoftmax:
     def __call__(self, histories: csr_array, steps: int = USER_STEPS) -> Tensor:
         """[users, d] vectors of length 1 for histories [users, items]; 0 for an empty history."""
         mean = np.asarray(histories @ self.item / degrees(histories)[0][:, None], np.float32)
-        here = best = _unit(mean)
+        current = best = _unit(mean)
         least, step = np.full((len(mean), 1), np.inf, np.float32), np.ones((len(mean), 1), np.float32)
         before: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
         for turn in range(steps + 1):
-            odds = here @ self.item.T
+            odds = current @ self.item.T
             odds -= 1  # the largest cosine
             odds /= self.temperature
             total = np.exp(odds, out=odds).sum(1, keepdims=True)
-            loss = np.log(total) - _dots(here, mean) / self.temperature
-            best, least = np.where(loss < least, here, best), np.minimum(loss, least)
+            loss = np.log(total) - _dots(current, mean) / self.temperature
+            best, least = np.where(loss < least, current, best), np.minimum(loss, least)
             if turn == steps:
                 break
             slope = mean - odds @ self.item / total
-            slope -= _dots(slope, here) * here
+            slope -= _dots(slope, current) * current
             if before is not None:
-                moved, bent = here - before[0], before[1] - slope
+                moved, bent = current - before[0], before[1] - slope
                 both, long, short = _dots(moved, bent), _dots(moved, moved), _dots(bent, bent)
                 length = both / np.maximum(short, LEAST_LENGTH) if turn % 2 else long / np.where(both > 0, both, 1)
                 step = np.where(both > 0, length.clip(*USER_STEP), step)
-            before, here = (here, slope), _unit(here + step * slope)
+            before, current = (current, slope), _unit(current + step * slope)
         return torch.from_numpy(best)
 
 

@@ -160,7 +160,6 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int |
     row, rank = valid.nonzero(as_tuple=True)
     listed, order = lists[row, rank].sort(stable=True)
     count = torch.bincount(listed, minlength=len(item))
-    d_item = F.embedding_bag(
-        row[order], rows, count.cumsum(0) - count, mode="sum", per_sample_weights=slope[row, rank][order]
-    )
+    weights = slope[row, rank][order]
+    d_item = F.embedding_bag(row[order], rows, count.cumsum(0) - count, mode="sum", per_sample_weights=weights)
     return torch.zeros_like(user).index_copy_(0, users, d_rows), d_item

@@ -47,13 +47,11 @@ PAIR, BLOCK = 24, 16  # bytes per pair that ALS is fitted to, and per position i
 def train_strong(
     data: Split, settings: StrongSettings, seed: int = 0, device: torch.device = CPU, job: Job | None = None
 ) -> StrongRun:
-    """Train all stages; a run in a folder is resumed where `job` says so."""
+    """Train all stages; with `job.resume` the run in its folder is continued."""
     job = job or Job()
     if settings.refit == "everything" and data.has_new_users:
-        raise ConfigError(
-            "refit = everything (--final): the users that protocol 'new-users' holds out are never trained on. To "
-            "train on everyone, choose another protocol"
-        )
+        problem = "the users that protocol 'new-users' holds out are never trained on. Choose another protocol"
+        raise ConfigError(f"refit = everything (--final): {problem}")
     if not job.resume:
         check_memory(data, settings, device, job.group)
     run = StrongRun(data, settings, seed, device)
@@ -73,8 +71,8 @@ def train_from(stages: Recipe, job: Job, **made: Any) -> StrongRun:
         with job.begun(run, stages):
             run_stages(run, stages, job)
         return run
-    with new_folder(job.folder.path, marker=RUN) as beside:
-        home = RunFolder(beside)
+    with new_folder(job.folder.path, marker=RUN) as fresh:
+        home = RunFolder(fresh)
         if run.data.folder is None:
             home.keep(run.data)
         home.begin(run, **made)

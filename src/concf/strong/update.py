@@ -47,7 +47,7 @@ def update(
 
     log:     the newer log, in any form that `prepare` reads; columns are read as those of the first log were, unless
              `options` say otherwise
-    out:     a folder for the new run; it can be resumed by `train` once it is there
+    out:     a folder for the new run; `train` can resume it from its first checkpoint on
     device, watch: as for `train`
     options: see `UpdateOptions`. With `drop_before`, users and items without a pair left leave the run, and items that
              a user chose before then may be recommended again. `rerank`: the fewer known users have new pairs, the
@@ -63,12 +63,12 @@ def update(
         job.folder.refuse_occupied()
     settings = run.settings.changed({"refit": "everything"}) if final else run.settings
     joined = join(run.data, log, learned=settings.learned, **reading)
-    split, here = joined.split, device_of(device)
+    split, chosen_device = joined.split, device_of(device)
     if settings.training.metric == AUTO and not (len(split.validated) and fitting_metric(AUTO, split) == run.metric):
-        note(f"metrics stay those of {run.metric}, by which the run's settings were chosen")
+        note(f"the metric stays {run.metric}, by which the run's settings were chosen")
         settings = settings.changed({"training": {"metric": run.metric}})
-    check_memory(split, settings, here)
-    stages = Update(StrongRun(split, settings, run.seed, here), how)
+    check_memory(split, settings, chosen_device)
+    stages = Update(StrongRun(split, settings, run.seed, chosen_device), how)
     stages.carry(run, joined)
     return train_from(stages, job, update=how.model_dump())
 
@@ -86,20 +86,14 @@ def _checked(run: Any) -> StrongRun:
     if not isinstance(run, Run):
         raise ConfigError(f"expected a run to update, such as concf.load_run(folder), found {type(run).__name__}")
     if not isinstance(run, StrongRun):
-        raise ConfigError(
-            "the run was trained by Algorithm 1, and only runs of the preset strong can be updated. Train again on the "
-            "old and the new log together, or train the preset strong once and update that"
-        )
+        problem = "the run was trained by Algorithm 1, and only runs of the preset strong can be updated"
+        raise ConfigError(f"{problem}. Train again on both logs together, or train and update the preset strong")
     if run.settings.foreign:
-        raise ConfigError(
-            f"voters from outside ({', '.join(run.settings.foreign)}) know nothing of a newer log. Fit them "
-            "again, and combine them again (concf combine)"
-        )
+        problem = f"voters from outside ({', '.join(run.settings.foreign)}) know nothing of a newer log"
+        raise ConfigError(f"{problem}. Fit them and combine them again (concf combine)")
     if run.data.has_new_users:
-        raise ConfigError(
-            "the run was trained on some of the users, to measure how it serves the others (protocol 'new-users'). "
-            "Train on all of the log first, and update that run"
-        )
+        problem = "the run was trained on some of the users, to test on the others (protocol 'new-users')"
+        raise ConfigError(f"{problem}. Train on all of the log first, and update that run")
     if not run.finished:
         raise ConfigError("the run is not finished. Finish it first (concf train --resume --out RUN), then update it")
     return run

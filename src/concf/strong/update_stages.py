@@ -54,9 +54,7 @@ class UpdateSettings(Settings):
 
     hold: float = Field(0.0, ge=0, le=1, description="how far known vectors are held; 0: not at all, 1: they stay")
     rerank: Literal["refit", "carry"] = Field("refit", description="the re-ranker's weights: fitted anew, or as before")
-    refresh: bool = Field(
-        False, description="bring users, trends and lists up to date; train neither voters nor weights"
-    )
+    refresh: bool = Field(False, description="renew users, trends and lists; train neither voters nor weights")
 
 
 class Update(Recipe):
@@ -132,10 +130,8 @@ class Update(Recipe):
         parts = np.where(usable, np.where(fresh, np.where(known, VALID, TEST), TRAIN), TEST).astype(np.uint8)
         past = Split(data.interactions, parts, data.recipe, weights=data.weights)
         if len(past.validated) < FEWEST:
-            note(
-                f"the re-ranker's weights are carried over: only {len(past.validated)} known users chose known items "
-                f"since (test pairs aside), and it takes {FEWEST} to move them"
-            )
+            few = f"only {len(past.validated)} known users chose known items since (test pairs aside)"
+            note(f"the re-ranker's weights are carried over: {few}, and it takes {FEWEST} to move them")
             return {}
         whole, validation = self.data, self.validation
         most = min(self.plan.fitted, self.settings.training.validated_users or self.plan.fitted)

@@ -42,8 +42,8 @@ def cast(tables: list[Table], time_format: str | None = None) -> tuple[list[pl.L
         for table, (_, unit) in zip(tables, times, strict=True):
             if (unit == "date") != (times[0][1] == "date"):
                 fix = f"Use one kind in all files, or {option('timestamp', 'none')}"
-                here = f"times are dates here and numbers in {tables[0].name}, or vice versa"
-                raise DataError(f"{table.name}: {here}. {fix}")
+                problem = f"times are dates here and numbers in {tables[0].name}, or vice versa"
+                raise DataError(f"{table.name}: {problem}. {fix}")
         floats = any(unit == "float" for _, unit in times)
         columns["timestamp"] = [column.cast(pl.Float64) if floats else column for column, _ in times]
     frames = []

@@ -46,7 +46,7 @@ class Lists(NamedTuple):
 def read_lists(source: Any, name: str, log: Interactions, seen: csr_array, k: int) -> Lists:
     """Read the lists of a voter, at most k items a user; ties go to the lower position of the item.
 
-    source: a file or a frame; name: of the voter, for messages; log: whose ids the lists have; seen: [users, items]
+    source: a file or a frame; name: of the voter, for messages; log: the log with their ids; seen: [users, items]
     pairs to leave out. Of a repeated pair the better row counts.
     """
     is_file = isinstance(source, str | Path)
@@ -56,16 +56,15 @@ def read_lists(source: Any, name: str, log: Interactions, seen: csr_array, k: in
         kind = next((role for role in ("score", "rank") if role in table.columns), None)
         if kind is None:
             found = ", ".join(table.columns.values())
-            raise DataError(f"{where}: no column score (higher is better) or rank (from 1) beside {found}. Add one")
+            raise DataError(f"{where}: no column score (higher is better) or rank (from 1) among {found}. Add one")
         rows = _with_positions(table.frame, log, kind).collect(engine="streaming")
     except UNREADABLE as error:
         problem = f"{source if is_file else f'the {type(source).__name__}'}: cannot be read ({first_line(error)})"
         raise DataError(f"voter {name!r}: {problem}. Expected CSV, Parquet or JSON lines") from None
     known = rows.drop_nulls(["at_user", "at_item"])
     finite = known.filter(pl.col("value").is_finite())
-    unknown = " and ".join(
-        f"{rows.filter(pl.col(f'at_{side}').is_null())[side].n_unique():,} {side}s" for side in SIDES
-    )
+    null = {side: pl.col(f"at_{side}").is_null() for side in SIDES}
+    unknown = " and ".join(f"{rows.filter(null[side])[side].n_unique():,} {side}s" for side in SIDES)
     _check(rows, known, finite, unknown, table, where, kind)
     cell = pl.col("at_user").cast(pl.Int64) * log.n_items + pl.col("at_item")
     ranked = finite.select(cell=cell, value=pl.col("value") if kind == "rank" else -pl.col("value"))
@@ -133,7 +132,7 @@ def _check(
     elif known.is_empty():
         problem = f"nothing in common with the log: {unknown} are not in it. Are ids alike?"
     elif kind == "rank" and len(no_rank):
-        problem, row = f"a rank is 0, 1, 2 ... Is {column!r} a score? Name it score", no_rank["row"].min()
+        problem, row = f"ranks are 0, 1, 2 ... Is {column!r} a score? Name it score", no_rank["row"].min()
     elif finite.is_empty():
         problem = f"every {kind} is infinite or not a number (NaN), so that it ranks nothing"
     elif kind == "score" and values.n_unique() == 1 and len(values) > 1:

@@ -73,12 +73,13 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
     _note_doubts(tables, totals)
     (user_ids, users), (item_ids, items) = (_numbered(totals[role], role in text_integers) for role in ID_ROLES)
     pairs = _pairs([frame.filter(positive) for frame in frames], users, items)
-    interactions, pairs = Interactions(user_ids, item_ids, **pairs, dislikes=None), {}
-    if reading.dislike_below is not None:
-        disliked = [frame.filter(pl.col("rating") < reading.dislike_below) for frame in frames]
-        for ids, role in ((users, "user"), (items, "item")):  # other users and items are unknown
-            disliked = [frame.join(ids.lazy(), on=role, how="semi") for frame in disliked]
-        pairs = _pairs(disliked, users, items)
+    interactions = Interactions(user_ids, item_ids, **pairs, dislikes=None)
+    if reading.dislike_below is None:
+        return interactions
+    disliked = [frame.filter(pl.col("rating") < reading.dislike_below) for frame in frames]
+    for ids, role in ((users, "user"), (items, "item")):  # other users and items are unknown
+        disliked = [frame.join(ids.lazy(), on=role, how="semi") for frame in disliked]
+    pairs = _pairs(disliked, users, items)
     dislikes = pairs and Dislikes(pairs["user"], pairs["item"], pairs.get("timestamp"))
     return interactions.disliking(dislikes) if dislikes else interactions
 

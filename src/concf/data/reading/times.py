@@ -22,7 +22,7 @@ def ticks_of(when: float) -> int | None:
 
 
 def in_unit_of(newest: float, when: When, label: str) -> float:
-    """Convert a date or a number to the unit of a log's times. newest: of the log; label: the option, for errors"""
+    """Convert a date or a number to the unit of a log's times. newest: newest of these; label: option, for errors"""
     unit, number = ticks_of(newest), None
     if not isinstance(when, bool | date):
         with suppress(TypeError, ValueError):
