@@ -25,7 +25,7 @@ from concf.runtime.process_group import ProcessGroup
 from concf.strong.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, PLANS, TEMPERATURE
 from concf.strong.settings import VALIDATED, StrongSettings
 from concf.strong.softmax import STEPS
-from concf.strong.students import BATCHES, USUAL
+from concf.strong.students import BATCHES, LENGTH
 from concf.strong.train import CPU, large_tables
 
 NAME = "stages"
@@ -151,7 +151,7 @@ def terms(stage: str, line: Line) -> dict[str, float]:
 def _taught(line: Line, users: int) -> dict[str, float]:
     """Of a student of so many users' lists."""
     plan, d = PLANS[line["budget"]], line["factors"]
-    listed = USUAL["length"] * users / line["log"]["users"]
+    listed = LENGTH * users / line["log"]["users"]
     return {
         "solving": solved(line, d, round(listed)) * plan.student[0],
         "consensus loss": plan.student[1] * users * plan.depth * d,

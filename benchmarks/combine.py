@@ -249,7 +249,7 @@ def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
         assert best is not None
         lists.append(best)
     sweeps, _ = PLANS["default"].student
-    regressed, taught = int(students.USUAL["length"]), PLANS["default"].depth
+    regressed, taught = students.LENGTH, PLANS["default"].depth
     observed, users = Pairs.observed(data.train, lists[0].device), torch.arange(data.train.shape[0])
     als = ALS(observed, data.train.shape, MOST_FACTORS)
     start = als.fit(als.start(seed), **students.SOLVED_BY, sweeps=sweeps)

@@ -24,10 +24,12 @@ def features(
     history: the items of u that are looked at, none: all; others: those that stand for all items
     """
     unit = pstdev(scores.flatten().tolist())
+    every = [
+        statistics([score / unit for score in column], own)
+        for column, own in zip(scores.T.tolist(), used.T.tolist(), strict=True)
+    ]
+    mean, spread, kin = every[i]
     mine = [score / unit for score in scores[:, i].tolist()]
-    mean, spread = fmean(mine), max(pstdev(mine), 1e-3)
-    users = [score for score, there in zip(mine, used[:, i].tolist(), strict=True) if there]
-    kin = max(fmean(users) - mean, 0.05) if users else 0.05
     above = mine[u] - mean
     similarity = []
     history = [j for j in range(len(vectors)) if used[u, j]] if history is None else history
@@ -37,7 +39,19 @@ def features(
         usual = sum(cosine(vectors[i], vectors[j]) ** power for j in others if j != i) / len(others)
         similarity.append(log(0.1 + alike / usual))
     both = [min(max(above / spread, -20.0), 20.0), min(max(above / kin, -2.0), 3.0), *similarity]
-    return [*both, mine[u], log(spread), log(kin), mean]
+    pairs = [
+        (log(d), log(gap), m)
+        for (m, d, gap), own in zip(every, used.T.tolist(), strict=True)
+        for _ in range(int(sum(map(bool, own))))
+    ]
+    of_item = zip((log(spread), log(kin), mean), zip(*pairs, strict=True), strict=True)
+    return [*both, mine[u], *((value - fmean(column)) / max(pstdev(column), 1e-3) for value, column in of_item)]
+
+
+def statistics(mine: Sequence[float], used: Sequence[float]) -> tuple[float, float, float]:
+    """m, d and o - m of an item: mine are its scores over all users; used: who used it."""
+    mean, users = fmean(mine), [score for score, there in zip(mine, used, strict=True) if there]
+    return mean, max(pstdev(mine), 1e-3), max(fmean(users) - mean, 0.05) if users else 0.05
 
 
 def cosine(one: Tensor, other: Tensor) -> float:

@@ -209,13 +209,18 @@ def listed_pairs(weight: float, length: int) -> list[tuple[int, int, float, floa
     return pairs
 
 
-@pytest.mark.parametrize("settings", [students.USUAL, {"unobserved": 0.1, "penalty": 0.02, "listed": 0.5, "length": 3}])
-def test_a_student_is_solved_from_log_and_lists_as_any_other_log(settings: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("length", "settings"), [(150, students.USUAL), (3, {"unobserved": 0.1, "penalty": 0.02, "listed": 0.5})]
+)
+def test_a_student_is_solved_from_log_and_lists_as_any_other_log(
+    length: int, settings: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(students, "LENGTH", length)
     train, (start, item) = drawn(6), vectors(2, 14, 11)
     observed = Pairs.observed(train, CPU, torch.float64)
     user, solved = students.solve_student(observed, LISTED_USERS, LISTS, (start, item), 3, settings)
     everything = [(u, i, 1.0, 1.0) for u, i in zip(*map(np.ndarray.tolist, train.nonzero()), strict=True)]
-    columns = list(zip(*everything, *listed_pairs(settings["listed"], int(settings["length"])), strict=True))
+    columns = list(zip(*everything, *listed_pairs(settings["listed"], length), strict=True))
     pairs = Pairs(*map(torch.tensor, columns[:2]), *(torch.tensor(each, dtype=torch.float64) for each in columns[2:]))
     als = ALS(pairs, train.shape, 4)
     solved_by = {name: settings[name] for name in students.SOLVED_BY}

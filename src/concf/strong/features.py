@@ -9,7 +9,8 @@ item's scores over all users, and o_i their mean over the users of the item:
     history similarity    ln(1/10 + l_k / l_k of all items), k = 2, 8; l_k the mean of c^k over the user's history,
                           c the cosine between the vectors of its items and the item's
 
-Beside them the score itself, and three features of the item alone: ln d_i, ln(o_i - m_i), m_i.
+Beside them the score itself, and three features of the item alone, standardised over the pairs of the log, since with
+more pairs their spread changes: ln d_i, ln(o_i - m_i), m_i.
 
 Where a log is split by time, features of time may join (`Clock`). Ages are counted in spans of the log: 0 for its
 newest pair, 1 for its oldest. With n_w the pairs of an item among the newest share w of the log, n all its pairs, and
@@ -133,7 +134,10 @@ class HeadFeatures:
         self.gap = (own / self.unit - self.mean).clamp(min=LEAST_GAP)
         if least_std == TIMED_LEAST_STD:
             self.std, self.gap = shrunk(self.std, self.gap, count)
-        self.item_features = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
+        statistics = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
+        share = count.to(statistics) / count.sum().clamp(min=1)
+        statistics = statistics - share @ statistics
+        self.item_features = statistics / (share @ statistics.square()).sqrt().clamp(min=LEAST_STD)
         self.norm = item.norm(dim=1)
         directed = self.norm[:, None] > LEAST_NORM
         self.direction = (item / self.norm[:, None]).where(directed, 0.0)

@@ -48,7 +48,7 @@ from concf.strong.softmax import fit_softmax
 from concf.strong.students import SOLVED_BY, USUAL, closer, solve_student, teach_student, without_lists
 
 WALKED = 1024  # most users that the settings of RP3beta are compared on, which matter little
-KEPT = 0.96  # share of the consensus that a student keeps on validation; below it, other settings are tried
+KEPT = 0.985  # share of the consensus that a student keeps on validation; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
 VOTES_OF_USERS = {  # votes with a dimension of users -> that dimension, and the padding
     "items": (1, NOTHING), "reranked": (0, -torch.inf),

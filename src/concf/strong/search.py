@@ -66,8 +66,8 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "fast": Plan(2, 1024, 2048, True, (2, 2), (0, 0), (1, 2), 100, 1 << 35),
-    "default": Plan(3, 2048, VALIDATED, False, (2, 3), (0, 0), (2, 2), 100, 1 << 37),
+    "fast": Plan(2, 1024, 2048, True, (2, 2), (0, 0), (1, 1), 100, 1 << 35),
+    "default": Plan(3, 2048, VALIDATED, False, (2, 3), (0, 0), (1, 2), 100, 1 << 37),
     "thorough": Plan(6, 2048, VALIDATED, False, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
 }
 

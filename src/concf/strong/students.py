@@ -23,10 +23,11 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong.softmax import Adam
 
 LOWEST_TARGET = 0.3  # target of the last listed item; the first has 1
+LENGTH = 150  # items of a list that the regression learns: all that are re-ranked
 LISTED_WEIGHT = 3.0  # weight of a listed pair; an observed one has 1
 SOLVED_BY = {"unobserved": 0.03, "penalty": 0.003}  # settings of ALS
-USUAL = SOLVED_BY | {"listed": LISTED_WEIGHT, "length": 64}  # settings of the least squares; length: of the lists
-CLOSER = {"listed": 10.0, "length": 150}  # where the usual ones lose too much of the consensus: see `closer`
+USUAL = SOLVED_BY | {"listed": LISTED_WEIGHT}  # settings of the least squares
+CLOSER_WEIGHT = 30.0  # of a listed pair where the usual settings lose too much of the consensus: see `closer`
 TAUGHT = 50  # N of Eq. 14: ranks that the consensus loss orders; later ranks are only in its denominators
 SCALE = 30.0  # logits of the consensus loss are scores times this; scores are between 0 and 1
 RIDGE = 1.0  # penalty of a squared weight, times the number of users; features have mean square 1
@@ -41,8 +42,8 @@ def closer(als: Mapping[str, float], log: csr_array) -> dict[str, float]:
     """
     users, items = log.shape
     weight = float(log.sum(dtype=np.float64)) / users + als["unobserved"] * items
-    listed = CLOSER["listed"] * min(CLOSER["length"], items)
-    return {**als, **CLOSER, "penalty": als["penalty"] * weight / (weight + listed)}
+    listed = CLOSER_WEIGHT * min(LENGTH, items)
+    return {**als, "listed": CLOSER_WEIGHT, "penalty": als["penalty"] * weight / (weight + listed)}
 
 
 def listed_pairs(users: Tensor, lists: Tensor, weight: float = LISTED_WEIGHT) -> Pairs:
@@ -65,7 +66,7 @@ def solve_student(
     Each process has the pairs and lists of its local users (see `ALS`).
     """
     shape, factors = (len(start[0]), len(start[1])), start[1].shape[1]
-    listed = listed_pairs(users, lists[:, : int(settings["length"])], settings["listed"])
+    listed = listed_pairs(users, lists[:, :LENGTH], settings["listed"])
     als = ALS(observed.and_more(listed), shape, factors, group)
     solved_by = {name: settings[name] for name in SOLVED_BY}
     return als.fit_users(als.fit(start, **solved_by, sweeps=sweeps), **solved_by)

@@ -24,7 +24,7 @@ from concf.strong.reranker import MOST_LEARNERS, TOP, n_features
 from concf.strong.run import StrongRun
 from concf.strong.search import PLANS, has_a_vote, list_length, n_consensus_users
 from concf.strong.settings import StrongSettings
-from concf.strong.students import BATCHES, CLOSER, USERS
+from concf.strong.students import BATCHES, LENGTH, USERS
 from concf.strong.update_stages import Update, UpdateSettings
 
 CPU = torch.device("cpu")
@@ -134,7 +134,7 @@ def large_tables(
     learners = min(
         min(len(data.validated), plan.fitted, settings.training.validated_users or plan.fitted), MOST_LEARNERS
     ) * min(TOP, items)
-    pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + consensus_users * CLOSER["length"]
+    pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + consensus_users * LENGTH
     sent = 2 * users * d * FLOAT if group.several else 0  # user vectors of all processes, and a copy
     batch = consensus_users // max(1, min(BATCHES, consensus_users // USERS))
     in_turn = {
