@@ -63,6 +63,17 @@ def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, whole: Path, 
     assert concf("evaluate", elsewhere, "--data", moved)[1] == concf("evaluate", whole)[1]
 
 
+def test_a_run_is_not_resumed_with_another_log(concf: CLI, tmp_path: Path) -> None:
+    log, other, out = tmp_path / "log.csv", tmp_path / "other.csv", tmp_path / "run"
+    log.write_text("u,i\n" + "".join(f"{user},{item}\n" for user in range(20) for item in range(user % 5, 40, 3)))
+    other.write_text(log.read_text() + "1,2\n")
+    words = ("train", "--protocol", "random", "--user", "u", "--item", "i", *SETS, "--out", out)
+    assert concf(*words, log)[0] == 0
+    assert concf("train", log, "--resume", "--out", out)[0] == 0
+    code, _, err = concf("train", other, "--resume", "--out", out)
+    assert (code, "not the log" in err) == (2, True)
+
+
 def test_ctrl_c_says_how_to_go_on(concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(trainer: Trainer, epoch: int) -> None:
         raise KeyboardInterrupt

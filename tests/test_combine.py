@@ -209,6 +209,8 @@ def test_the_commands(tmp_path: Path, concf: CLI) -> None:
     assert list(json.loads(out)["voters"]) == ["walks", "ease"]
     assert len(RunFolder(run).description()["combine"]["voters"]["walks"]["sha256"]) == 64
     assert concf("evaluate", run, "--at", "5")[0] == 0
+    notes = gather(load_run(run), {"device": "cpu"}, examples=1)["notes"]
+    assert not any("one head" in each for each in notes)
     code, _, err = concf("update", run, tmp_path / "learn.csv", "--out", tmp_path / "next")
     assert (code, "know nothing of a newer log" in err) == (2, True)
 

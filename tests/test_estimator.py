@@ -52,6 +52,11 @@ def test_the_same_log_in_another_form_gives_the_same_lists(model: Model, form: s
     assert found.recommend(k=7, frame="polars").equals(model.recommend(k=7))
 
 
+def test_a_list_may_be_asked_to_be_longer_than_the_catalogue() -> None:
+    wide = tiny(consensus=TINY["consensus"] | {"shown": 40}).fit(LOG)
+    assert wide.recommend(k=99).equals(wide.recommend(k=40))
+
+
 def test_a_folder_with_data_is_refused_and_left(model: Model, concf: CLI, tmp_path: Path) -> None:
     prepare(LOG.head(500), protocol="random", out=tmp_path / "data")  # a run on other data would find these first
     LOG.write_csv(tmp_path / "data" / "log.csv")

@@ -74,9 +74,12 @@ def test_nothing_forbidden_is_shown_and_lists_are_filled_up(client: Ruled) -> No
             assert [each["item"] for each in found] == wanted["item_id"].to_list()
 
 
-def test_the_file_is_read_again_and_a_broken_one_changes_nothing(client: Ruled, tmp_path: Path) -> None:
-    client.write("exclude = [1]")
+def test_the_file_is_read_again_and_a_broken_one_changes_nothing(
+    client: Ruled, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.write("exclude = [1, '3']")
     free = client.everything()
+    assert "the log does not have: '3'" in caplog.text
     assert {item for items in free for item in items} & {3, 11, 25}
     assert not {item for items in free for item in items} & {1}
     for broken in ("exclude = 5", "nonsense", "where = 'price < 0'", "where = 'colour = 1'", "what = 1"):

@@ -136,5 +136,4 @@ def write_data(
     from concf.data.prepare import write_parts
     from concf.data.split import Split
 
-    rows = write_parts(Split.load(folder), names(parts), out)
-    typer.echo(f"{rows:,} pairs of {parts}: {out}")
+    typer.echo(f"{write_parts(Split.load(folder), names(parts), out):,} pairs of {parts}: {out}")

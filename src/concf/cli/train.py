@@ -77,8 +77,7 @@ def train(
         own = run_settings(home) if resume and preset is None else preset
         settings = choose_settings(own, file=config, words=words, single=single)
         data = _data(folder, home, seed, log, resume, group)
-        job = Job(home, resume, group, (Lines(),) if group.is_main else ())
-        run = train_job(data, settings, job, seed, device)
+        run = train_job(data, settings, Job(home, resume, group, (Lines(),) if group.is_main else ()), seed, device)
     if group.is_main:
         _report(run, out, as_json)
 
@@ -209,8 +208,7 @@ def _report(run: "Run", out: Path, as_json: bool, more: dict[str, dict[str, floa
     for name, metrics in (more or {}).items():
         shown = ", ".join(f"{each} {value:.4f}" for each, value in metrics.items())
         typer.echo(f"{MORE_METRICS[name]}: {shown or 'none'}.")
-    tested = "" if "test" in run.learned else f" Test it with: concf evaluate {out}"
-    typer.echo(f"Run: {out}.{tested}")
+    typer.echo(f"Run: {out}." + ("" if "test" in run.learned else f" Test it with: concf evaluate {out}"))
     for note in report["notes"]:
         typer.echo(f"note: {note}", err=True)
 
@@ -220,8 +218,9 @@ def _data(
 ) -> "Split":
     """Load the data set, or make it from a log and keep it in the folder of the run."""
     from concf.data.prepare import split_of
-    from concf.data.reading.scan import is_glob
+    from concf.data.reading.scan import files_of, is_glob
     from concf.data.split import Split
+    from concf.runtime.files import sha256
 
     if source is None:
         return home.data()
@@ -234,7 +233,10 @@ def _data(
             data.note_if_few()
         return data
     if resume:
-        return home.data()
+        data = home.data()
+        if not {*map(sha256, files_of(source) or [])} <= {*data.recipe.source.get("sha256", {}).values()}:
+            raise ConfigError(f"{source}: not the log that {home.path} began with. Leave it out, or change --out")
+        return data
     if group.is_main:
         home.refuse_occupied()
         data = split_of(source, seed or 0, **log)

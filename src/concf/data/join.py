@@ -75,8 +75,7 @@ def join(
     if rare.any():
         note(f"{name}: {rare.sum():,} new items with fewer than {min_item} users are left out ({option('min_item')})")
         new = new.keep(~rare[new.item])
-    logs = known if kept.all() else known.keep(kept), new
-    interactions = merge(logs)[0]
+    interactions = merge((known if kept.all() else known.keep(kept), new))[0]
     users, items = known.user_ids.positions(interactions.user_ids), known.item_ids.positions(interactions.item_ids)
     user, item = users[interactions.user], items[interactions.item]
     row = find(known.cells, np.where((user >= 0) & (item >= 0), user * known.n_items + item, -1))

@@ -319,8 +319,7 @@ class Split:
             for name, column in columns.items():
                 if column is not None:
                     np.save(fresh / f"{name}.npy", column, allow_pickle=False)
-            checksums = {file.name: sha256(file) for file in sorted(fresh.iterdir())}
-            manifest = self.summary() | {"files": checksums}
+            manifest = self.summary() | {"files": {file.name: sha256(file) for file in sorted(fresh.iterdir())}}
             (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
     @classmethod

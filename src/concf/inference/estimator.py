@@ -92,8 +92,7 @@ class ConCF(Recommender):
 
         See `concf.strong.update.update` for the options. If the update fails, the model stays as it was.
         """
-        watchers = _watchers(watch, verbose)
-        run = update(self.run, data, out=out, device=self.device, watch=watchers, **options)
+        run = update(self.run, data, out=out, device=self.device, watch=_watchers(watch, verbose), **options)
         self.settings = run.settings
         Recommender.__init__(self, run, self.frame)
         return self

@@ -216,7 +216,7 @@ class Ranker:
 
     def _check_length(self, k: int) -> None:
         shown = self.run.settings.consensus.shown
-        if k > shown:
+        if k > shown < self.n_items:
             fix = f"Train with consensus.shown = {min(k, self.n_items)}, or choose a head (by), which ranks every item"
             raise ConfigError(f"k = {k}: the consensus keeps {shown} items a user. {fix}")
 

@@ -146,7 +146,7 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
         yield "The data set has no test part: there are no test metrics, no hits and no examples."
     elif (doubt := run.data.doubt("test")) is not None:
         yield f"{doubt[0].upper()}{doubt[1:]}."
-    if not run.settings.several:
+    if not (run.settings.several or CONSENSUS in run.best):
         yield "This run has one head: there is no consensus and no balancing."
     elif run.settings.consensus.shown < AT[-1]:
         yield f"Consensus lists have {run.settings.consensus.shown} items (consensus.shown); later ranks are misses."

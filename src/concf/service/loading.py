@@ -83,12 +83,15 @@ class Standing:
             raise DataError(f"{self.path}: cannot be read as TOML ({error})") from None
         exclude, where = rule.pop("exclude", []), rule.pop("where", None)
         if rule or not isinstance(exclude, list):
-            raise DataError(f"{self.path}: expected exclude = [item ids] and where = 'condition', found {[*rule]}")
+            found = [*rule] or exclude
+            raise DataError(f"{self.path}: expected exclude = [item ids] and where = 'condition', found {found}")
         mask = np.ones(len(self.ids), bool)
         if where is not None:
             mask = matching(catalogue_of(self.attributes).attributes(self.ids), where).copy()
-        indices = [position_of(self.ids, item) for item in exclude]
-        mask[[index for index in indices if index >= 0]] = False
+        indices = {repr(item): position_of(self.ids, item) for item in exclude}
+        if unknown := [item for item, index in indices.items() if index < 0]:
+            LOG.warning("%s: items of exclude that the log does not have: %s", self.path, ", ".join(unknown[:20]))
+        mask[[index for index in indices.values() if index >= 0]] = False
         if not mask.any():
             raise DataError(f"{self.path}: no item is left to show")
         return mask
@@ -137,16 +140,15 @@ class Served:
         """Parse an id, and return its index too; an unknown one is a 404."""
         ids = self.recommender.user_ids if role == "user" else self.recommender.item_ids
         wanted = _spelt(ids, text)
-        index = position_of(ids, wanted)
-        if index < 0:
+        if (index := position_of(ids, wanted)) < 0:
             raise Problem(404, "unknown_user" if role == "user" else "unknown_item", unknown(role, ids, wanted), where)
         return wanted, index
 
     def chosen(self, name: str | None, default: str, names: list[str], where: str) -> str:
         """Check the name of a head or consensus; None: the default."""
         if name is not None and name not in names:
-            message = f"unknown recommender {name!r:.200}; choose from {', '.join(names)}"
-            raise Problem(404, "unknown_head", message, where)
+            text = f"unknown recommender {name!r:.200}; choose from {', '.join(names)}"
+            raise Problem(404, "unknown_head", text, where)
         return name or default
 
 
