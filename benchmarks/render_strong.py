@@ -1,4 +1,4 @@
-"""Write the tables of docs/strong.md and draw docs/leaderboard.svg, from results/strong*.jsonl.
+"""Write the tables of docs/strong.md from results/strong*.jsonl.
 
 python benchmarks/render_strong.py
 """
@@ -131,12 +131,13 @@ def ours() -> list[Entry]:
         who = {label: row for label, (of, row) in OURS.items() if of == key.get("budget")}
         figures = {label: line["rows"][row]["test"] for label, row in who.items()} or {key["model"]: line["test"]}
         trained = f", {share} for validation"
+        machine = "H200, shared" if "-gpu-" in line["provenance"]["machine"]["system"] else "one core"
         command = f"concf train data/{name}{budget} --out runs/{name}" if who else None
         for label, means in figures.items():
             found.append(Entry(
                 method=label.replace("`", "") + trained, data=name, split=SPLITS[name], chosen_by="validation",
                 recall=means["recall@20"], ndcg=means["ndcg@20"], source="benchmarks/results",
-                seconds=line["seconds"], machine="H200, shared", command=command, commit=commit_of(line),
+                seconds=line["seconds"], machine=machine, command=command, commit=commit_of(line),
             ))  # fmt: skip
     return found
 
@@ -150,34 +151,6 @@ def leaderboard(name: str) -> str:
     """The table of a data set."""
     rows = [[*each.cells(), f"`{each.commit}`" if each.commit else ""] for each in entries(name)]
     return markdown([*HEADER, "commit"], rows)
-
-
-def draw_costs() -> None:
-    """docs/leaderboard.svg: NDCG@20 against seconds, of the lines whose cost is known."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context({"svg.hashsalt": "concf", "font.size": 9}):
-        figure = Figure(figsize=(9.5, 5.8))
-        figure.subplots_adjust(left=0.08, right=0.98, top=0.95, bottom=0.52, wspace=0.2)
-        for axes, name in zip(figure.subplots(1, 2), SPLITS, strict=True):
-            known = [each for each in entries(name) if each.seconds is not None]
-            known.sort(key=lambda each: (each.seconds, -each.ndcg))
-            best = [each for at, each in enumerate(known) if all(each.ndcg > before.ndcg for before in known[:at])]
-            axes.step([each.seconds for each in best], [each.ndcg for each in best], where="post", color="C1", zorder=1)
-            for at, each in enumerate(known):
-                axes.scatter(each.seconds, each.ndcg, color="C1" if each in best else "C0", zorder=2)
-                place = (-11, -9) if at and known[at - 1].seconds == each.seconds else (5, 4)  # the lower of two
-                axes.annotate(str(at + 1), (each.seconds, each.ndcg), place, textcoords="offset points")
-            best_published = max(published(name), key=lambda each: each.ndcg)
-            axes.axhline(best_published.ndcg, color="grey", linestyle=":", linewidth=1)
-            words, middle = f"best published, {best_published.method}: cost not known", axes.get_yaxis_transform()
-            axes.text(0.02, best_published.ndcg, words, transform=middle, va="bottom", color="grey")
-            axes.set(xscale="log", xlabel="seconds of training, shared H200", ylabel="NDCG@20", title=name)
-            axes.margins(0.12, 0.15)
-            legend = "\n".join(f"{at + 1}  {each.method}" for at, each in enumerate(known))
-            axes.text(0, -0.22, legend, transform=axes.transAxes, va="top", fontsize=7)
-        figure.savefig(DOCS / "leaderboard.svg", metadata=dict.fromkeys(("Creator", "Date")))
 
 
 def alone() -> str:
@@ -210,7 +183,6 @@ def pages() -> dict[Path, dict[str, str]]:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    draw_costs()
     render("render_strong", pages())
 
 
