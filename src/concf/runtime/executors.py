@@ -52,9 +52,12 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
         return
     import torch
 
+    inference = torch.is_inference_mode_enabled()  # of this thread alone, whose tensors the workers may write
+
     def alone(job: Job) -> Result:
         torch.set_num_threads(1)
-        return function(job)
+        with torch.inference_mode(inference):
+            return function(job)
 
     before, key = torch.get_num_threads(), (os.getpid(), threads)  # a process that this one forks has no threads
     if key not in _pools:
