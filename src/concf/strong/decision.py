@@ -100,9 +100,7 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
     All features are computed once for each set of voters; those of time are left out by an endless penalty.
     """
     windows = before, after
-    fitted: dict[
-        tuple[bool, int], tuple[Tensor, Tensor]
-    ] = {}  # last weights and Hessian, from which the next fit begins
+    fitted: dict[tuple[bool, int], tuple[Tensor, Tensor]] = {}  # last weights and Hessian, where the next fit begins
 
     @lru_cache(1)  # of the two sets the features are large
     def ensembles(voters: bool) -> list[tuple[TrainingSet, Tensor, Reranker]]:
