@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from small_service import Client, loaded, problem, run_folder
 
-from concf.errors import DataError
+from concf.errors import ConfigError
 from concf.inference.rules import Rules
 from concf.service.loading import Loader
 
@@ -85,10 +85,11 @@ def test_the_file_is_read_again_and_a_broken_one_changes_nothing(
     for broken in ("exclude = 5", "nonsense", "where = 'price < 0'", "where = 'colour = 1'", "what = 1"):
         client.write(broken)
         assert client.everything() == free
+        assert f"as they were: {client.file}" in caplog.messages[-1]
     client.file.unlink()
     assert client.everything() == free
     (tmp_path / "bad.toml").write_text("{")
-    with pytest.raises(DataError, match="cannot be read as TOML"):
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
         Loader(rules=tmp_path / "bad.toml")(run_folder())
     assert problem(client.post("/recommend", {"users": [1], "where": "price < 0"})) == (409, "refused_rule")
     assert json.loads(client.get("/ready").content)["status"] == "ready"

@@ -226,7 +226,7 @@ class Endpoint:
         try:
             return self.route.request.model_validate(fields, strict=part == "body")
         except ValidationError as error:
-            raise invalid(error, part) from None
+            raise invalid(error, part, fields) from None
 
     async def _attended(self, work: Any, receive: Receive) -> tuple[int, bytes] | None:
         """Return the answer within the deadline; None, and cancel the work, if the caller disconnects."""

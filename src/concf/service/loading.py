@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import tomllib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,11 +18,12 @@ from pydantic import BaseModel
 from safetensors import safe_open
 
 from concf.data.ids import Ids
-from concf.errors import ConcfError, ConcfWarning, DataError
+from concf.errors import ConcfError, ConcfWarning, ConfigError, DataError
 from concf.inference.lookup import kind_in_words, position_of
 from concf.inference.rules import AppliedRules, Rules, catalogue_of, matching
 from concf.inference.titles import Catalogue
 from concf.runtime.files import FIELD
+from concf.runtime.settings import read_toml
 from concf.service.problems import Problem
 from concf.service.schemas import Id
 
@@ -77,17 +77,17 @@ class Standing:
         return self._allowed
 
     def _read(self) -> Mask:
-        try:
-            rule = tomllib.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.path}: cannot be read as TOML ({error})") from None
+        rule = read_toml(self.path)
         exclude, where = rule.pop("exclude", []), rule.pop("where", None)
         if rule or not isinstance(exclude, list):
             found = [*rule] or exclude
             raise DataError(f"{self.path}: expected exclude = [item ids] and where = 'condition', found {found}")
         mask = np.ones(len(self.ids), bool)
         if where is not None:
-            mask = matching(catalogue_of(self.attributes).attributes(self.ids), where).copy()
+            try:
+                mask = matching(catalogue_of(self.attributes).attributes(self.ids), where).copy()
+            except ConfigError as error:
+                raise ConfigError(f"{self.path}: {error}") from None
         indices = {repr(item): position_of(self.ids, item) for item in exclude}
         if unknown := [item for item, index in indices.items() if index < 0]:
             LOG.warning("%s: items of exclude that the log does not have: %s", self.path, ", ".join(unknown[:20]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -47,8 +47,16 @@ def as_problem(error: Exception) -> Problem:
     return Problem(500, "internal", f"{type(error).__name__}: this is a fault of the service")
 
 
-def invalid(error: ValidationError, part: Literal["query", "body"]) -> Problem:
-    """Convert the first mistake in a query or a body to a problem."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, [part, *first["loc"]]))
-    return Problem(422, "bad_request", first["msg"].removeprefix("Value error, "), where)
+def invalid(error: ValidationError, part: Literal["query", "body"], request: Any) -> Problem:
+    """Convert the innermost mistake in a query or a body to a problem, without the names of types in its place."""
+    mistakes: dict[tuple[str, ...], dict[str, None]] = {}  # place -> messages, one for each permitted type
+    for each in error.errors(include_url=False, include_input=False):
+        place, value = [str(part)], request
+        for step in each["loc"]:
+            if isinstance(step, int) if isinstance(value, list) else isinstance(value, dict) and step in value:
+                place, value = [*place, str(step)], value[step]
+        place += [str(step) for step in each["loc"][-1:] if each["type"] == "missing"]
+        message = each["msg"].removeprefix("Value error, ").replace("Input should be a", "expected a")
+        mistakes.setdefault(tuple(place), {})[message.partition(" or instance of")[0]] = None
+    where = max(mistakes, key=len)
+    return Problem(422, "bad_request", " or ".join(mistakes[where]), ".".join(where))
