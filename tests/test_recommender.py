@@ -151,6 +151,10 @@ def test_frames_of_every_library_hold_the_same(either: Trained) -> None:
             assert found["polars"].dtypes == [*[pl.String if text else pl.Int64] * 2, pl.Float32, pl.Int32]
     with pytest.raises(ConfigError, match="choose from polars, pandas, arrow, arrays"):
         Recommender(either.run).recommend(either.users[0], frame="spark")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"rules = .price < 2.: expected concf\.Rules.* found str"):
+        Recommender(either.run).recommend(either.users[0], rules="price < 2")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"recommend\(\) got an unexpected keyword argument 'rule'"):
+        Recommender(either.run).recommend(either.users[0], rule=1)  # type: ignore[call-arg]
 
 
 def test_strangers_are_named_or_get_what_is_used_most(numbered: Trained, named: Trained) -> None:

@@ -145,7 +145,7 @@ class Recommender:
         frame="arrays" (ids, scores): [users, k] each, or [k] for a single user; where a list is shorter, ids are -1
         (text: None) and scores -inf.
 
-        users:   an id, several (a list, an array, a column of a frame), or None for everyone
+        users:   an id, several (a list, an array, a column of a frame: a list for each entry), or None for everyone
         k:       the length of the lists, 1 or more
         by:      "consensus" (the default), "R-consensus", or the name of a head
         history: items of a new user, oldest first, or a mapping of users to items. An item is an id, or a dictionary
@@ -178,14 +178,17 @@ class Recommender:
         return (long_table(users, lists, self.item_ids, kind) for users, lists in blocks)
 
     def blocks(
-        self, users: Users, k: int, history: Events | EventsByUser | None = None, *, by: str | None = None,
-        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, rules: Rules | None = None,
-        at: When | None = None,
-    ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
+        self, users: Users, k: int, history: Events | EventsByUser | None = None, **options: Unpack[ListOptions]
+    ) -> tuple[NDArray[Any], Iterator[Block]]:
         """Return user ids, and an iterator over blocks of lists, each of as many users as memory allows.
 
         All arguments are checked before the first block, and notes come before it. Arguments: see `recommend`
         """
+        if unknown := options.keys() - ListOptions.__annotations__.keys():
+            raise TypeError(f"recommend() got an unexpected keyword argument {min(unknown)!r}")
+        by, items, exclude, rules, at = map(dict[str, Any](options).get, ListOptions.__annotations__)
+        if not isinstance(rules, Rules | None):
+            raise ConfigError(f"rules = {rules!r:.80}: expected concf.Rules(...), found {type(rules).__name__}")
         k, rules = check_count("k", k), rules or Rules()
         by = self.ranker.known(self.default if by is None else by)
         lookup, ranker = ItemLookup(self.item_ids), self._as_of(at, by)
