@@ -26,7 +26,7 @@ from concf.models import choose_settings, load_run, train
 from concf.report.gather import gather
 from concf.runs.run import Run
 
-SHARES: dict[str, Any] = {"valid": 0.25, "test": 0.25, "wanted": 0.3}
+SHARES: dict[str, Any] = {"valid": 0.25, "test": 0.25, "target_share": 0.3}
 
 
 def split(seed: int = 2, **shares: float) -> Split:
@@ -42,7 +42,7 @@ def by_user(data: Split) -> dict[int, dict[int, set[int]]]:
     return found
 
 
-def test_a_user_trains_validates_or_tests_and_a_share_of_the_held_out_ones_items_is_wanted() -> None:
+def test_a_user_trains_validates_or_tests_and_a_share_of_the_held_out_ones_items_is_the_target() -> None:
     data = split()
     users, kinds = by_user(data), defaultdict(list)
     trained = {item for parts in users.values() for item in parts.get(TRAIN, ())}
@@ -100,10 +100,10 @@ def test_what_is_trained_on_are_the_users_who_train_with_items_of_their_own_to_v
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ValidationError, match="leave nothing to train on"):
         split(valid=0.5, test=0.5)
-    with pytest.raises(ValidationError, match="wanted"):
-        split(wanted=1.0)
-    with pytest.raises(ConfigError, match="'random' has no wanted="):
-        prepare(LOG.draw(1), protocol="random", wanted=0.2)
+    with pytest.raises(ValidationError, match="target_share"):
+        split(target_share=1.0)
+    with pytest.raises(ConfigError, match="'random' has no target_share="):
+        prepare(LOG.draw(1), protocol="random", target_share=0.2)
     with pytest.raises(ConfigError, match="never trained on"):
         train(split(), small(refit="everything"))
 
@@ -147,7 +147,7 @@ def test_held_out_users_are_in_nothing_that_was_learned(run: Run) -> None:
 
 
 def test_a_run_is_kept_evaluated_and_reported(run: Run, tmp_path: Path, concf: CLI) -> None:
-    options = ["--protocol", "new-users", "--valid", "0.25", "--test", "0.25", "--wanted", "0.3", "--seed", "2"]
+    options = ["--protocol", "new-users", "--valid", "0.25", "--test", "0.25", "--target-share", "0.3", "--seed", "2"]
     LOG.draw(1).write_csv(tmp_path / "log.csv")
     code, out, _ = concf("prepare", str(tmp_path / "log.csv"), *options, "--out", str(tmp_path / "data"), "--json")
     assert (code, json.loads(out)["split_hash"]) == (0, split().hash)

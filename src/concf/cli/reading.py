@@ -50,7 +50,7 @@ OPTIONS = {
     "last": Option(int, "With `leave-last`: how many.", SPLIT),
     "valid_from": Option(str, "With `time`: start of the validation part, a date or in the log's own unit.", SPLIT),
     "test_from": Option(str, "With `time`: start of the test part, such as 2026-11-01.", SPLIT),
-    "wanted": Option(float, "With `new-users`: share of a held-out user's items that are to be found.", SPLIT),
+    "target_share": Option(float, "With `new-users`: share of a held-out user's items that are to be found.", SPLIT),
 }  # fmt: skip
 SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == SPLIT)
 READING = list(OPTIONS)[: list(OPTIONS).index("min_user")]

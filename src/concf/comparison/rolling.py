@@ -108,10 +108,10 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
     The validation part of a split is the window before its test part, which is the test part of the split before.
     """
     cuts, reading = check_count("cuts", cuts), reading_of(options)
-    unused = options.keys() & {"protocol", "valid", "valid_from", "test_from", "newest", "at_least", "last", "wanted"}
+    others = {"protocol", "valid", "valid_from", "test_from", "newest", "at_least", "last", "target_share"}
     if reading.ordered:
         raise ConfigError(f"{option('ordered', True)}: rolling cuts need times, and positions in a line are not times")
-    if unused:
+    if unused := options.keys() & others:
         raise ConfigError(f"{option(min(unused))}: rolling cuts have only {option('cuts')} and {option('test')}")
     whole, origin = read_source(source, reading)
     if whole.timestamp is None:

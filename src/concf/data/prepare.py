@@ -62,7 +62,7 @@ class LogOptions(ReadingOptions, total=False):
     last: int | None  # `leave-last`: number of a user's newest interactions in each part
     valid_from: float | str | None  # `time`: start of the validation part, a date or in the log's own unit
     test_from: float | str | None  # `time`: start of the test part
-    wanted: float | None  # `new-users`: share of a held-out user's items that are to be found
+    target_share: float | None  # `new-users`: share of a held-out user's items that are to be found
 
 
 def chosen(options: ReadingOptions) -> dict[str, Any]:

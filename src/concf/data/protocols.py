@@ -289,14 +289,14 @@ class Given(Protocol):
 class NewUsers(_Shares):
     """`new-users`: some users validate, others test, and only the rest train (strong generalisation).
 
-    floor(wanted n) of the n items of a held-out user, at least one, are its targets; the others are its history, all
-    that a recommender knows of it. The shares are of the users with two items or more; all others train.
+    floor(target_share n) of the n items of a held-out user, at least one, are its targets; the others are its history,
+    all that a recommender knows of it. The shares are of the users with two items or more; all others train.
     """
 
     name: Literal["new-users"] = "new-users"
     valid: float = Field(0.1, gt=0, lt=1)  # share of the users
     test: float = Field(0.1, gt=0, lt=1)
-    wanted: float = Field(0.2, gt=0, lt=1)  # share of a held-out user's items
+    target_share: float = Field(0.2, gt=0, lt=1)  # share of a held-out user's items
     new_users: ClassVar[bool] = True
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
@@ -306,7 +306,7 @@ class NewUsers(_Shares):
         n_test, n_valid = (int(floor(share, np.array(len(eligible)))) for share in (self.test, self.valid))
         part_of_user[eligible[:n_test]], part_of_user[eligible[n_test : n_test + n_valid]] = TEST, VALID
         part = part_of_user[interactions.user]
-        drawn = draw(interactions.user, part != TRAIN, all_but_one(self.wanted), int(rng.integers(2**63)))
+        drawn = draw(interactions.user, part != TRAIN, all_but_one(self.target_share), int(rng.integers(2**63)))
         return np.where(part == TRAIN, TRAIN, np.where(drawn == VALID, part, HISTORY)).astype(np.uint8)
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
