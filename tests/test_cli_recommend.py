@@ -64,7 +64,7 @@ def test_users_between_commas_and_from_files(concf: CLI, tmp_path: Path) -> None
         (tmp_path / name).write_text(text, encoding="utf-8", newline="")
     pl.DataFrame({"who": [8, 3, 12], "age": [1, 2, 3]}).write_parquet(tmp_path / "table.parquet")
     pl.DataFrame({"who": ["8", "3", "12"]}).write_parquet(tmp_path / "text.parquet")
-    for users in ("8,3,12", " 8, 3 ,12 ", *(path for path in tmp_path.iterdir())):
+    for users in ("8,3,12", " 8, 3 ,12 ", "8,3,8,12,3", *(path for path in tmp_path.iterdir())):
         code, out, err = concf("recommend", run_folder(), "--users", users, "-k", 4, "--json")
         assert (code, err) == (0, ""), users
         assert_same_rows(json.loads(out), expected)

@@ -147,7 +147,7 @@ WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("no times", NEW.select(COLUMNS), {}, "no column of times"),
     ("text users", NEW.with_columns(pl.col("user_id").cast(pl.String) + "x"), {}, "text"),
     ("nothing new", OLD[-5:], {}, "nothing new"),
-    ("ms", NEW.with_columns(pl.col("timestamp") * 1000), {}, "another unit"),
+    ("ms", NEW.with_columns(pl.col("timestamp") * 1000), {}, "Convert them, or .* timestamp="),
     ("late date", NEW, {"drop_before": "2030-01-01"}, "later than all of"),
     ("no date", NEW, {"drop_before": "2024-13-01"}, "expected a date such as"),
     ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "later than all of"),

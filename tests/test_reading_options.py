@@ -103,11 +103,15 @@ def test_options_that_would_change_nothing_are_refused(concf: CLI, tmp_path: Pat
             prepare(LOG, **wrong)
 
 
-def test_an_ignored_rating_is_noted() -> None:
+def test_an_ignored_rating_is_noted(concf: CLI, tmp_path: Path) -> None:
     frame = LOG.with_columns(stars=pl.int_range(pl.len()) % 5 + 1)
     with pytest.warns(ConcfWarning, match="'stars' is ignored"):
         read(frame)
     assert len(read(frame, Reading(min_rating=4))) < len(read(frame, Reading(rating="none")))
+    frame.write_csv(tmp_path / "log.csv")
+    for words, noted in (([], True), (["--rating", "none"], False)):
+        code, _, err = concf("train", tmp_path / "log.csv", *words, *TINY, "--out", tmp_path / str(noted))
+        assert (code, "--rating none keeps all" in err) == (0, noted), err
 
 
 @pytest.mark.parametrize("time", ["03/05/2024", "03-05-2024 10:00"])

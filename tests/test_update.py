@@ -262,6 +262,7 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
     assert checksums(old) == before
     for command in ("evaluate", "recommend"):
         assert concf(command, tmp_path / "new")[0] == 0
+    assert "at stage " in concf("export", tmp_path / "new", "--to", "npz", "--out", tmp_path / "vectors.npz")[1]
     words = ("update", old, tmp_path / "tuesday.csv", "--user", "member", "--refresh", "--out", tmp_path / "noon")
     assert concf(*words)[0] == 0
     assert RunFolder(tmp_path / "noon").description()["update"]["refresh"]

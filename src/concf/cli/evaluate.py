@@ -87,7 +87,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(report))
         return
-    unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
+    unfinished = "" if run.finished else f", not finished: after {run.epoch} {run.unit}"
     title, rows = f"{title_of(run)}: {on} metrics{unfinished}", report["recommenders"]
     print_heads(report, title, metrics=list(rows[0]["means"]))
     if everyone:

@@ -42,10 +42,10 @@ def export(
 
 
 def _message(report: dict[str, Any]) -> str:
-    chosen, size = report["validation"], sum(report["files"].values())
+    chosen, unit, size = report["validation"], report["unit"].removesuffix("s"), sum(report["files"].values())
     new = f", {report['new_items']:,} of them new," if report["new_items"] else ""
     lines = [
-        f"Head {report['head']} at epoch {chosen['epoch']} (validation {short(chosen['metric'])} {chosen['value']:.4f}): "
+        f"Head {report['head']} at {unit} {chosen['epoch']} (validation {short(chosen['metric'])} {chosen['value']:.4f}): "
         f"{report['users']:,} users and {report['items']:,} items{new} in {report['dimensions']} dimensions.",
         f"Written to {report['out']}: {', '.join(report['files'])} ({size / 1e6:,.1f} MB).",
         "The highest inner products are the head's own list; items that a user has seen are yours to leave out.",

@@ -29,7 +29,7 @@ HEADERS = ("userid", "itemid", "user", "item", "id")  # of a CSV file of ids
 
 def recommend(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
-    users: Annotated[str, typer.Option(help="all, ids separated by commas, or a file: one id a line, or the first column of a CSV or Parquet file.")] = EVERYONE,
+    users: Annotated[str, typer.Option(help="all, ids separated by commas, or a file: one id a line, or the first column of a CSV or Parquet file. A repeated user counts once.")] = EVERYONE,
     k: Annotated[int, typer.Option("-k", min=1, help="Items for each user.")] = 10,
     by: Annotated[str | None, typer.Option(help="consensus, R-consensus or a head.", show_default="consensus")] = None,
     out: Annotated[Path | None, typer.Option(help="A .parquet, .csv or .jsonl file; with --engine a folder of Parquet files. Without it a table is shown.")] = None,
@@ -77,7 +77,7 @@ def recommend(
     described = None if catalogue is None else Catalogue(catalogue, catalogue_item).loaded()
     if new_items:
         model.add_items(described)
-    chosen = None if users == EVERYONE else _ids(users, model.user_ids, refuse_others=True)
+    chosen = None if users == EVERYONE else list(dict.fromkeys(_ids(users, model.user_ids, refuse_others=True)))
     if not names(users) and chosen == []:
         raise ConfigError(f"--users {users!r} names no user. Leave it out to recommend to everyone")
     rules = Rules(

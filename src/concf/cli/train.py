@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from concf.runtime.process_group import ProcessGroup
 
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
-SHOWN = ("user", "item", "timestamp", "count", "min_rating", "min_user", "min_item", "protocol", "valid", "test")
+SHOWN = ("user", "item", "timestamp", "count", "rating", "min_rating", "min_user", "min_item", "protocol",
+         "valid", "test")  # fmt: skip
 MORE_METRICS = {"voters": "Voters without vectors", "fusions": "Plain fusions, on a sample of users"}
 
 

@@ -114,7 +114,8 @@ def _alike(known: Interactions, new: Interactions, from_files: bool, name: str) 
         raise DataError(f"{name}: no column of times, and the run's log has one. Set {option('timestamp')}")
     was, now = float(np.median(known.timestamp)), float(np.median(new.timestamp))
     if ticks_of(was) != ticks_of(now) and not was / NEAR < now < was * NEAR:
-        raise DataError(f"{name}: times such as {now:.15g} are in another unit than the run's, such as {was:.15g}")
+        problem = f"times such as {now:.15g} are in another unit than the run's, such as {was:.15g}"
+        raise DataError(f"{name}: {problem}. Convert them, or name another column with {option('timestamp')}")
     return new
 
 

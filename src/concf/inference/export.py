@@ -57,7 +57,7 @@ def export(
         "format": FORMAT, "concf": VERSION, "head": head, "users": len(user), "items": len(item),
         "new_items": len(item) - run.data.interactions.n_items, "dimensions": item.shape[1], "score": SCORE,
         "validation": {"metric": run.metric, "value": best.validation, "epoch": best.epoch},
-        "epochs": run.epoch, "finished": run.finished, "seed": run.seed, "split_hash": run.data.hash,
+        "epochs": run.epoch, "unit": run.unit, "finished": run.finished, "seed": run.seed, "split_hash": run.data.hash,
         "settings": run.settings.model_dump(mode="json"),
     }  # fmt: skip
     if to == "npz":

@@ -134,7 +134,7 @@ def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | Non
 def _notes(run: Run, has_test: bool) -> Iterator[str]:
     """Limitations of the metrics, for the top of the page."""
     if not run.finished:
-        of = f"{run.epoch} of at most {run.at_most} epochs"
+        of = f"{run.epoch} of at most {run.at_most} epochs" if run.at_most else f"{run.epoch} {run.unit}"
         yield f"This run is not finished. The report shows the last checkpoint, after {of}."
     if "valid" in run.learned:
         yield "The recommenders were refitted on the validation part: its metrics were measured before the refit."

@@ -37,10 +37,11 @@ def refuse_too_large(
     paths = dict.fromkeys(path for name in largest for path in tables[name][1])
     values = {path: str(reduce(getattr, path.split("."), settings)).lower() for path in paths}
     advice = ", ".join(f"{path} (now {value})" for path, value in values.items() if value != "fast")
+    fewer = f"{option('min_user')} of prepare, or {option('drop_before')} of an update"
     raise ConfigError(
         f"training needs at least {needed / 1e9:,.1f} GB of memory for {shape[0]:,} users and "
         f"{shape[1]:,} items, and {free / 1e9:,.1f} GB are free{' for each process' * group.several}. "
-        f"Largest tables: {named}. Set a lower {advice}; or leave out users of few items ({option('min_user')})"
+        f"Largest tables: {named}. Train with a lower {advice}; or on fewer users and pairs ({fewer})"
     )
 
 
