@@ -26,8 +26,8 @@ from concf.models import choose_settings, train
 from concf.runs.fold_in import FoldedHead
 from concf.runs.run import Run
 from concf.strong import fold_in as module
-from concf.strong.fold_in import LISTED, StrongFoldIn, _OrAverage, _Reranker
-from concf.strong.reranker import Reranker, popularity_and_activity
+from concf.strong.fold_in import LISTED, StrongFoldIn, _OrAverage
+from concf.strong.reranker import popularity_and_activity
 from concf.strong.softmax import UserSoftmax
 from concf.strong.students import LOWEST_TARGET, SOLVED_BY
 
@@ -261,10 +261,3 @@ def test_voters_that_rank_in_one_pass_vote_as_one_by_one(run: Run, monkeypatch: 
         alone = by_scores(name, _OrAverage(scorer(new), new, of_items), new, users, k, of_items)
         assert voter.lists.tolist() == alone.lists.tolist()
         assert voter.listed == pytest.approx(alone.listed, abs=1e-5)
-    context = fold_in.context.folded(new, [each.user for each in heads.values()])
-    options = {"length": 20, "top_k": k, "temperature": 10.0, "context": context}
-    one_by_one, together = (kind(new, users, voters, [1.0] * len(voters), **options) for kind in (Reranker, _Reranker))
-    together.together = fold_in.together
-    expected, found = one_by_one.features(users), together.features(users)
-    assert found[0] == pytest.approx(expected[0], abs=1e-4)
-    assert found[1].equal(expected[1])

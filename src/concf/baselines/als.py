@@ -165,11 +165,17 @@ class UserSolver:
     def __call__(self, pairs: Pairs, n_users: int) -> Tensor:
         """[users, d] vectors fitted to the users' pairs."""
         items, factors = self.shape
-        if n_users == 1:  # a single block: sorting and splitting its pairs would take longer
-            block = Block(pairs.user[:1], pairs.item[None], pairs.weight.sqrt()[None], pairs.target[None])
-            penalty = self.penalty * (pairs.weight.sum() + self.unobserved * items)
-            diagonal = self.unobserved * self.basis.values + penalty
-            return _solve(block, self.basis.rotated, diagonal[None]) @ self.basis.vectors.T
+        if n_users == 1 and self.basis.values.device.type == "cpu":  # in numpy: PyTorch's time for calls would count
+            rotated, values, vectors = (each.numpy() for each in self.basis)
+            root = np.sqrt(pairs.weight.numpy())
+            paired, right = rotated[pairs.item.numpy()] * root[:, None], root * pairs.target.numpy()
+            diagonal = self.unobserved * values + self.penalty * (root @ root + self.unobserved * items)
+            if len(paired) > factors:
+                solved = np.linalg.solve(paired.T @ paired + np.diag(diagonal), right @ paired)
+            else:
+                scaled = paired / diagonal
+                solved = np.linalg.solve(scaled @ paired.T + np.eye(len(paired), dtype=root.dtype), right) @ scaled
+            return torch.from_numpy(vectors @ solved)[None]
         side = Side(pairs.user, pairs.item, pairs, (n_users, items), factors)
         penalty = self.penalty * (side.weight + self.unobserved * items)
         return side.solve_in(self.basis, self.unobserved, penalty) @ self.basis.vectors.T

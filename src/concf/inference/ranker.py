@@ -239,11 +239,16 @@ class Ranker:
         rows, when = (csr_array((values, used, ends), shape=shape) for values in (weights, times))
         return (rows, when) if self.new is None else (rows[:, :n], when[:, :n])
 
-    def _agreed(self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions) -> Short:
-        """First k items of a consensus list [L] that may be shown, and their scores."""
+    def _agreed(
+        self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | NDArray[np.float32] | None, hidden: Positions
+    ) -> Short:
+        """First k items of a consensus list [L] that may be shown, and their scores. votes: or the scores [n, L]"""
         excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
         first = enumerate(listed[: k + len(excluded)].tolist())
-        items = listed[[rank for rank, item in first if item >= 0 and item not in excluded][:k]]
+        ranks = [rank for rank, item in first if item >= 0 and item not in excluded][:k]
+        items = listed[ranks]
+        if isinstance(votes, np.ndarray):
+            return items, votes[row, ranks]
         return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(row, items)
 
     def _with_new(self, agreed: list[Short], k: int, ranked: Callable[[], list[Short]]) -> list[Short]:
@@ -271,8 +276,10 @@ class Ranker:
         left_out = all(np.isin(used.items, own).all() for used, own in zip(histories, hidden, strict=True))
         if self.reranks and left_out and among is None and histories:
             self._check_length(k)
-            (lists, votes), head = self.folded_votes(rows, by), self.run.best_head()
-            agreed = [self._agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
+            (lists, plain, votes), head = self.fold_in.agree(*rows), self.run.best_head()
+            listed = (lists if by == CONSENSUS else plain).numpy()
+            worth = votes["reranked"].numpy() if by == CONSENSUS else Votes(votes, plain, self.run, by)
+            agreed = [self._agreed(row, listed[row], k, worth, own) for row, own in enumerate(hidden)]
             return self._with_new(agreed, k, lambda: self.of_histories(histories, k, head, hidden))
         return self._by_rank([(each, each.user) for each in self.folded_voters(rows).values()], k, hidden, among)
 

@@ -8,14 +8,13 @@ those of a known user, with the features standardised by the users of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -34,7 +33,7 @@ from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import top_k
 from concf.evaluation.scorers import Factors, Scorer
 from concf.runs.fold_in import Agreed, FoldIn, Solve, Times
-from concf.strong.features import Clock, HeadFeatures
+from concf.strong.features import Clock
 from concf.strong.reranker import Context, Reranker, Weights
 from concf.strong.settings import STUDENT, StrongSettings
 from concf.strong.softmax import UserSoftmax
@@ -105,12 +104,11 @@ class StrongFoldIn(FoldIn):
             student = self.head(STUDENT, histories)
             lists, scores = first_items(student, histories, users, min(chosen.shown, n_items))
             return Agreed(lists, lists, votes | {"reranked": scores})
-        reranker = _Reranker(
+        reranker = Reranker(
             histories, users, voters, weights, length=self.votes["reranked"].shape[1], top_k=k,
             temperature=chosen.temperature,
             context=self.context.folded(histories, [each.user for each in heads.values()], times),
         )  # fmt: skip
-        reranker.together = self.together
         lists, scores = reranker.rerank(self.weights)
         votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
         return Agreed(lists, reranker.lists, votes)
@@ -161,19 +159,6 @@ class StrongFoldIn(FoldIn):
         return Context.of(self.log, list(self.voters.values()), CPU, clock=self.clock, least_std=least_std)
 
     @cached_property
-    def together(self) -> HeadFeatures:
-        """Features of all voters with vectors: item i of voter v is at v items + i; shorter vectors end with zeros."""
-        heads = self.context.heads
-        every, width = copy(heads[0]), max(each.direction.shape[1] for each in heads)
-        every.direction = torch.cat([F.pad(each.direction, (0, width - each.direction.shape[1])) for each in heads])
-        for name in ("norm", "mean", "std", "gap", "item_features", "typical"):
-            setattr(every, name, torch.cat([getattr(each, name) for each in heads]))
-        every.unit = torch.stack([each.unit for each in heads])
-        biases = [torch.zeros_like(each.norm) if each.bias is None else each.bias for each in heads]
-        every.bias = None if all(each.bias is None for each in heads) else torch.cat(biases)
-        return every
-
-    @cached_property
     def fixed(self) -> dict[str, tuple[Callable[..., Scorer] | None, Tensor]]:
         """Voter without vectors -> function that scores histories, and [4, items] its statistics over the log's users.
 
@@ -196,33 +181,6 @@ class StrongFoldIn(FoldIn):
             more |= {"item": self.voters["als-a"].item} if begins_with_als(name) else {}
             self._fitted[name] = own.fit(self.log, **more)
         return self._fitted[name]
-
-
-class _Reranker(Reranker):
-    """Re-ranker of histories: the features of all voters with vectors in one pass. together: see `StrongFoldIn`"""
-
-    together: HeadFeatures
-
-    def of_heads(self, users: Tensor, items: Tensor) -> Sequence[Tensor]:
-        """[b, L, N_FEATURES] features of listed items [b, L] for users [b], by each voter with vectors."""
-        voters, n = len(self.heads), len(users)
-        if not voters:
-            return []
-        used, valid = self.log.of(users)
-        first = torch.arange(voters).repeat_interleave(n)[:, None] * self.n_items
-        every = copy(self.together)
-        every.unit = self.together.unit.repeat_interleave(n)[:, None]
-        width = every.direction.shape[1]
-        every.user = torch.cat([F.pad(each.user[users], (0, width - each.user.shape[1])) for each in self.heads])
-        histories = used.repeat(voters, 1) + first, valid.repeat(voters, 1)
-        features = every(torch.arange(voters * n), items.repeat(voters, 1) + first, histories)
-        return features.view(voters, n, *features.shape[1:]).unbind()
-
-    def _ranks(self, lists: Tensor, rows: Tensor) -> Tensor:
-        """[voters, b, L] rank of the listed items by each voter; K where it does not list them."""
-        ranked = torch.stack([voter.lists[rows, : self.top_k] for voter in self.voters])  # [voters, b, K]
-        listed, rank = (ranked[..., None] == lists[:, None]).byte().max(2)
-        return rank.where(listed > 0, self.top_k)
 
 
 class _OrAverage(NamedTuple):

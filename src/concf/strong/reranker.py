@@ -272,7 +272,8 @@ class Reranker:
 
         def fill(block: Tensor) -> None:
             owners, items = users[block], lists[block].long().clamp(min=0)
-            of_heads = self.of_heads(owners, items)
+            histories = self.log.of(owners)
+            of_heads = [head(owners, items, histories) for head in self.heads]
             of_lists = [listed_features(values[block], ranked[block], self.top_k) for ranked, values in listed]
             popularity, activity = self.popularity[items], self.activity[owners]
             of_time = [] if self.clock is None else [self.clock(owners, items, self.heads[0].direction)]
@@ -283,11 +284,6 @@ class Reranker:
         for _ in in_blocks(fill, list(self.log.blocks(users)), lists.device):
             pass
         return features, lists == NOTHING
-
-    def of_heads(self, users: Tensor, items: Tensor) -> Sequence[Tensor]:
-        """[b, L, N_FEATURES] features of listed items [b, L] for users [b], by each voter with vectors."""
-        histories = self.log.of(users)
-        return [head(users, items, histories) for head in self.heads]
 
     def _ranks(self, lists: Tensor, rows: Tensor) -> Tensor:
         """[voters, b, L] int32 rank of the listed items by each voter; K where it does not list them."""
