@@ -29,7 +29,7 @@ from concf.models import choose_settings, train
 from concf.runs.settings import RunSettings
 from concf.strong import softmax
 from concf.strong.recipe import Recipe
-from concf.strong.reranker import TOP, Context, Reranker, Weights
+from concf.strong.reranker import TOP, Context, Reranker, Weights, fitted
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT
 from concf.strong.students import solve_student, teach_student
@@ -137,7 +137,7 @@ def reranked(device: torch.device, dtype: torch.dtype) -> tuple[Reranker, Weight
     liked = drawn(2, USERS, SIZE) @ drawn(3, ITEMS, SIZE).T
     held_out = (liked > liked.quantile(0.8)).to(device)
     lists = reranker.lists[:, :TOP].long()
-    return reranker, reranker.fit(held_out.gather(1, lists.clamp(min=0)) & (lists >= 0))
+    return reranker, fitted(reranker.training(held_out.gather(1, lists.clamp(min=0)) & (lists >= 0)))
 
 
 def test_a_reranker_is_the_cpu_s(dtype: torch.dtype) -> None:

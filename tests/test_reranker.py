@@ -138,7 +138,7 @@ def test_plain_lists_and_features_are_the_literal_ones(in_double, users: tuple[i
 def test_weights_minimise_the_literal_cost(in_double, monkeypatch) -> None:
     monkeypatch.setattr(reranker, "USERS", 4)  # several blocks
     fast, cost = reranker_of(), literal_cost()
-    fitted = fast.fit(wanted(fast))
+    fitted = reranker.fitted(fast.training(wanted(fast)))
     assert len(cost.learners) > 20
     assert torch.allclose(fitted.centre, cost.centre, rtol=0, atol=1e-9)
     for left_out, weights in [(None, fitted.everyone), *enumerate(fitted.folds)]:
@@ -152,12 +152,20 @@ def test_weights_minimise_the_literal_cost(in_double, monkeypatch) -> None:
 def test_users_of_an_earlier_window_are_learned_from_and_never_left_out(in_double) -> None:
     fast = reranker_of()
     held_out = wanted(fast)
-    alone = fast.fit(held_out, penalty=7.0)
-    twice = fast.fit(held_out, penalty=14.0, earlier=(reranker_of(), held_out))
+    alone = reranker.fitted(fast.training(held_out), penalty=7.0)
+    earlier = reranker_of().training(held_out)
+    twice = reranker.fitted(fast.training(held_out).and_earlier(earlier), penalty=14.0)
     assert torch.allclose(twice.everyone, alone.everyone, atol=1e-6)
     assert torch.allclose(twice.centre, alone.centre)
     assert torch.equal(fast.rerank(twice)[0], reranker_of().rerank(twice)[0])  # by features that are kept, and anew
-    nobody = fast.fit(held_out, penalty=7.0, earlier=(reranker_of(), torch.zeros_like(held_out)))
+    other = torch.zeros_like(held_out).index_copy(0, torch.arange(9), held_out[:9])
+    both, parts = fast.training(held_out).and_earlier(reranker_of().training(other)), [held_out, other]
+    tables = (fast.features(each.any(1).nonzero()[:, 0]) for each in parts)
+    raw = torch.cat([found[~empty] for found, empty in tables])
+    assert torch.allclose(both.penalty, raw.var(0, correction=0))
+    assert torch.allclose((both.features + both.centre)[~both.empty].sum(0), raw.sum(0))
+    earlier = reranker_of().training(torch.zeros_like(held_out))
+    nobody = reranker.fitted(fast.training(held_out).and_earlier(earlier), penalty=7.0)
     assert torch.allclose(nobody.folds, alone.folds, atol=1e-6)
     assert (twice.folds - twice.everyone).abs().max() < (alone.folds - alone.everyone).abs().max()
 
@@ -174,7 +182,7 @@ def test_a_step_that_goes_too_far_is_halved(in_double, monkeypatch) -> None:
     """With hardly any penalty a weight is far from where it begins."""
     monkeypatch.setattr(reranker, "PENALTY", 1e-3)
     fast, cost = reranker_of(), literal_cost()
-    fitted = fast.fit(wanted(fast))
+    fitted = reranker.fitted(fast.training(wanted(fast)))
     monkeypatch.setattr(cost, "penalty", cost.penalty / 10 * 1e-3)
     assert cost.gradient(fitted.everyone).abs().max() < 1e-6 * cost.gradient(cost.prior).abs().max()
 
@@ -182,12 +190,12 @@ def test_a_step_that_goes_too_far_is_halved(in_double, monkeypatch) -> None:
 def test_weights_stay_near_those_of_before(in_double, monkeypatch) -> None:
     """The literal cost again, with another prior and ten times the penalty; the fewer users there are, the nearer."""
     fast, cost = reranker_of(), literal_cost()
-    before = fast.fit(wanted(fast)).everyone + 0.3
-    fitted = reranker_of().fit(wanted(fast), before).everyone
+    before = reranker.fitted(fast.training(wanted(fast))).everyone + 0.3
+    fitted = reranker.fitted(reranker_of().training(wanted(fast)), before).everyone
     monkeypatch.setattr(cost, "prior", before)
     monkeypatch.setattr(cost, "penalty", cost.penalty / reranker.PENALTY * reranker.PENALTY_BEFORE)
     assert cost.gradient(fitted).abs().max() < 1e-6 * cost.gradient(before).abs().max()
-    nobody = reranker_of().fit(torch.zeros_like(wanted(fast)), before).everyone
+    nobody = reranker.fitted(reranker_of().training(torch.zeros_like(wanted(fast))), before).everyone
     assert torch.allclose(nobody, before, rtol=0, atol=1e-12)
 
 
@@ -195,7 +203,7 @@ def test_weights_stay_near_those_of_before(in_double, monkeypatch) -> None:
 def test_lists_are_in_the_order_of_the_literal_scores(in_double, monkeypatch, cross_fitted: bool) -> None:
     monkeypatch.setattr(reranker, "SCORED_USERS", 7)
     fast, slow = reranker_of(), literal()
-    fitted = fast.fit(wanted(fast))
+    fitted = reranker.fitted(fast.training(wanted(fast)))
     lists, scores = fast.rerank(fitted, cross_fitted=cross_fitted)
     assert listed(lists) != slow.lists
     for row, items in enumerate(slow.lists):
@@ -214,7 +222,7 @@ def test_what_a_user_holds_out_does_not_rank_its_own_list(in_double, row: int) -
     assert before[row].any()
     after = before.clone()
     after[row] = ~before[row] & (fast.lists[row] >= 0)  # all other items that are listed
-    old, new = fast.fit(before), fast.fit(after)
+    old, new = reranker.fitted(fast.training(before)), reranker.fitted(fast.training(after))
     fold = row % FOLDS
     assert torch.allclose(old.folds[fold], new.folds[fold], rtol=0, atol=1e-6)
     others = [each for each in range(FOLDS) if each != fold]
@@ -231,9 +239,9 @@ def test_no_more_learn_than_are_allowed_to(in_double, monkeypatch) -> None:
     learners = hits.any(1).nonzero()[:, 0]
     few = hits.clone()
     few[learners[7:]] = False
-    expected, everyone = fast.fit(few), fast.fit(hits)
+    expected, everyone = reranker.fitted(fast.training(few)), reranker.fitted(fast.training(hits))
     monkeypatch.setattr(reranker, "MOST_LEARNERS", 7)
-    found = fast.fit(hits)
+    found = reranker.fitted(fast.training(hits))
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-9)
     assert not torch.allclose(found.everyone, everyone.everyone, rtol=0, atol=1e-3)
@@ -242,7 +250,7 @@ def test_no_more_learn_than_are_allowed_to(in_double, monkeypatch) -> None:
 def test_what_is_not_reranked_stays_behind(in_double, monkeypatch) -> None:
     monkeypatch.setattr(reranker, "TOP", 4)
     fast = reranker_of()
-    lists, scores = fast.rerank(fast.fit(wanted(fast)))
+    lists, scores = fast.rerank(reranker.fitted(fast.training(wanted(fast))))
     plain = fast.lists
     assert not torch.equal(lists, plain)
     assert torch.equal(lists[:, :4].sort(1).values, plain[:, :4].sort(1).values)
@@ -254,7 +262,7 @@ def test_what_is_not_reranked_stays_behind(in_double, monkeypatch) -> None:
 
 def test_who_has_used_everything_has_an_empty_list_and_no_nan(in_double) -> None:
     fast = reranker_of()
-    fitted = fast.fit(wanted(fast))
+    fitted = reranker.fitted(fast.training(wanted(fast)))
     for cross_fitted in (False, True):
         lists, scores = fast.rerank(fitted, cross_fitted=cross_fitted)
         assert (lists[DONE] == -1).all()
@@ -269,7 +277,7 @@ def test_a_list_may_be_longer_or_shorter_than_the_votes(in_double) -> None:
     assert torch.equal(long.lists[:, :3], short.lists)
     assert (long.lists[:, ITEMS:] == -1).all()
     for fast in (long, short):
-        lists, scores = fast.rerank(fast.fit(wanted(fast)), cross_fitted=True)
+        lists, scores = fast.rerank(reranker.fitted(fast.training(wanted(fast))), cross_fitted=True)
         assert lists.shape == scores.shape == fast.lists.shape
         assert [sorted(row) for row in listed(lists)] == [sorted(row) for row in listed(fast.lists)]
 

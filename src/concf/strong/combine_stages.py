@@ -12,7 +12,7 @@ their scores, as votes and features need them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import sqrt
@@ -94,7 +94,7 @@ class Combine(Recipe):
         lists = (by_lists(name, voter.lists[users], voter.scores[users], voter.of_items) for name, voter in given)
         return [*super()._voters(log, users), *lists]
 
-    def _measure(self, voters: list[Voter]) -> None:
+    def _measure(self, voters: Sequence[Voter]) -> None:
         super()._measure(voters)
         foreign = [voter for voter in voters if voter.name in self.settings.foreign]
         few, rows = self.compared

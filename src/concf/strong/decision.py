@@ -11,12 +11,10 @@ chosen in the same way.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
@@ -30,12 +28,13 @@ from concf.runs.settings import VotingSettings
 from concf.strong.ensemble import VOTER_TEMPERATURE, Ensemble
 from concf.strong.features import Clock
 from concf.strong.reranker import TOP, Context, Reranker, TrainingSet, Weights, fit_weights
-from concf.strong.search import search_fixed
+from concf.strong.search import FIRST, FIRST_SWEEPS, als_settings, search_fixed
 from concf.strong.settings import TIME
 
 FEWEST = 100  # users of the earlier window; with fewer, times are not used
-EARLIER_SWEEPS = 5, 2  # of ALS before the last window of the training part: from the start, and from there
-DECIDING = 2  # users of a window in a decision, relative to those of a search
+EARLIER_SWEEPS = 2  # of ALS before the last window of the training part, after the first sweeps of a search
+Trained = tuple[Reranker, TrainingSet]
+EARLIER_USERS = 2  # most users of the earlier window, relative to those of a search
 PENALTIES = (30.0, 10.0, 100.0)  # of the re-ranker; groups are compared with the first
 NONE, BOTH = (False, False), (True, True)
 TOLERATED = 2.0  # standard errors that both groups may be below one: the final weights have twice the users
@@ -55,74 +54,55 @@ class Window(NamedTuple):
     context: Context
     settings: VotingSettings
 
-    def few(self, validation: Validation) -> Window:
-        """Restrict the window to the users of a validation, ascending."""
-        rows = torch.searchsorted(self.validation.users, validation.users)
-        voters = [
-            replace(each, lists=each.lists[rows], listed=None if each.listed is None else each.listed[rows])
-            for each in self.voters
-        ]
-        return self._replace(validation=validation, voters=voters)
-
-    def votes(self, left_out: Collection[str] = ()) -> list[float]:
-        """Compute the weights of the voters by validation."""
-        voters = [each for each in self.voters if each.name not in left_out]
-        return voter_weights([self.validation.of_its_users(each.lists) for each in voters], VOTER_TEMPERATURE)
-
-    def reranker(self, weights: list[float], left_out: Collection[str], features: bool = True) -> Reranker:
+    def trained(self, left_out: Collection[str], features: bool = True) -> Trained:
         """Make the re-ranker of the voters that are not left out, with or without features of time."""
-        n_items = self.log.shape[1]
-        context = self.context if features else self.context._replace(clock=None)
-        return Reranker(
-            self.log, self.validation.users, [each for each in self.voters if each.name not in left_out], weights,
-            length=min(max(TOP, self.validation.depth), n_items), top_k=min(self.settings.top_k or n_items, n_items),
-            temperature=self.settings.temperature, context=context, group=self.validation.group,
+        voters, n_items = [each for each in self.voters if each.name not in left_out], self.log.shape[1]
+        weights = voter_weights([self.validation.of_its_users(each.lists) for each in voters], VOTER_TEMPERATURE)
+        reranker = Reranker(
+            self.log, self.validation.users, voters, weights, length=min(max(TOP, self.validation.depth), n_items),
+            top_k=min(self.settings.top_k or n_items, n_items), temperature=self.settings.temperature,
+            context=self.context if features else self.context._replace(clock=None), group=self.validation.group,
         )  # fmt: skip
-
-    def held_out(self, reranker: Reranker) -> Tensor:
-        """[n, TOP or fewer] whether a listed item is held out."""
-        return self.validation.held_out(reranker.lists[:, :TOP])
+        return reranker, reranker.training(self.validation.held_out(reranker.lists[:, :TOP]))
 
 
 class Decision(NamedTuple):
-    """voters, features: whether each group is used; penalty: of the re-ranker; gains: see `decide`."""
+    """voters, features: whether each group is used; penalty: of the re-ranker; gains, trained: see `decide`."""
 
     voters: bool
     features: bool
     penalty: float
     gains: dict[str, list[float]]
+    trained: list[Trained] | None = None
 
 
 def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
     """Decide by two windows, each measured with weights of the other. timed: voters that know times
 
-    gains: group -> mean gain of a user over no group, and its standard error
-    All features are computed once for each set of voters; those of time are left out by an endless penalty.
+    gains: group -> mean gain of a user over no group, and its standard error; trained: for each window the re-ranker of
+    these voters, with features of time. All features are computed once for each set of voters; those of time are left
+    out by an endless penalty.
     """
     windows = before, after
     fitted: dict[tuple[bool, int], tuple[Tensor, Tensor]] = {}  # last weights and Hessian, where the next fit begins
 
     @lru_cache(1)  # of the two sets the features are large
-    def ensembles(voters: bool) -> list[tuple[TrainingSet, Tensor, Reranker]]:
-        """For each window, the training data of its re-ranker, their centre, and the re-ranker itself."""
-        left_out = () if voters else timed
-        weights = before.votes(left_out)
-        rerankers = [window.reranker(weights, left_out) for window in windows]
-        pairs = zip(rerankers, windows, strict=True)
-        return [(*reranker.training(window.held_out(reranker)), reranker) for reranker, window in pairs]
+    def ensembles(voters: bool) -> list[Trained]:
+        """For each window, its re-ranker and training data."""
+        return [window.trained(() if voters else timed) for window in windows]
 
     def metric(voters: bool, features: bool, penalty: float = PENALTIES[0]) -> NDArray[np.float64]:
         """[users of both windows] metric of each user."""
         both, fits = ensembles(voters), list[Weights]()
-        for n, (training, centre, reranker) in enumerate(both):
-            strength = penalty * training.penalty
+        for n, (reranker, training) in enumerate(both):
+            drawn = training.drawn(training.prior, penalty)
             if not features:
-                strength[reranker.of_time] = ENDLESS
+                drawn.penalty[reranker.of_time] = ENDLESS
             begin = fitted.get((voters, n), (training.prior, None))
-            fitted[voters, n] = fit_weights(training._replace(penalty=strength), None, *begin)
+            fitted[voters, n] = fit_weights(drawn, None, *begin)
             weights = fitted[voters, n][0]
-            fits.append(Weights(centre, weights, weights[None]))
-        lists = [reranker.rerank(fit)[0] for (_, _, reranker), fit in zip(both, reversed(fits), strict=True)]
+            fits.append(Weights(training.centre, weights, weights[None]))
+        lists = [reranker.rerank(fit)[0] for (reranker, _), fit in zip(both, reversed(fits), strict=True)]
         return np.concatenate([each.validation.per_user(its) for each, its in zip(windows, lists, strict=True)])
 
     none = metric(*NONE)
@@ -135,7 +115,7 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
         moved = metric(*parts, other)
         if moved.mean() > best.mean():
             penalty, best = other, moved
-    return Decision(*parts, penalty, gains)
+    return Decision(*parts, penalty, gains, ensembles(parts[0]))
 
 
 def chosen(metrics: Mapping[str, NDArray[np.float64]], none: NDArray[np.float64]) -> str:
@@ -183,15 +163,12 @@ class TimeStage(Ensemble):
             fixed = self.chosen["als-a"] if name == "als-decayed" else {}
             fit = lambda settings, name=name, fixed=fixed: self.fit_fixed(name, train, fixed | settings)  # noqa: E731
             self.chosen[name] = fixed | search_fixed(name, fit, self.seen(train), few, self.plan.rounds)
-        before, decision = self._earlier(), Decision(False, False, PENALTIES[0], {})
-        if before is not None:
-            voters = self._own_voters(train, self.validation.users)
-            after = self._window(train, self.validation, voters, self._clock(train))
-            self._cache |= {} if self.settings.foreign else {"ensemble": (voters, after.context)}
-            users = sample(self.validation.validated, DECIDING * self.plan.users, self.seed)
-            compared = Validation(self.data, self.run.metric, self.device, self.group, validated=users)
-            decision = decide(before, after.few(compared), timed)
-        *parts, gains = decision
+        windows, decision = self._windows(), Decision(False, False, PENALTIES[0], {})
+        if windows is not None:
+            decision = decide(*windows, timed)
+            if decision.features and not self.settings.foreign:  # otherwise those of time have to go
+                self._cache["trained"] = decision.trained
+        *parts, gains, _ = decision
         self.chosen[TIME] = dict(zip(("voters", "features", "penalty"), map(float, parts), strict=True))
         if not decision.voters:
             self.run.fixed_voters = tuple(name for name in self.run.fixed_voters if name not in timed)
@@ -199,25 +176,40 @@ class TimeStage(Ensemble):
         kept = [TIME, *(name for name in timed if name in self.chosen)]
         return {"chosen": {name: self.chosen[name] for name in kept}, "gains": gains}
 
-    def _earlier(self) -> Window | None:
-        """Return the ensemble before the last window of the training part; None: too few users are evaluated there."""
-        if "earlier" not in self._cache:
-            self._cache["earlier"] = self._fit_earlier()
-        earlier: Window | None = self._cache["earlier"]
-        return earlier
+    def _windows(self) -> tuple[Window, Window] | None:
+        """The earlier window, and that of the validation part; None: too few users are evaluated in the earlier one."""
+        if "windows" not in self._cache:
+            earlier, train = self._earlier(), self.data.train
+            voters = [] if earlier is None else self._own_voters(train, self.validation.users)
+            own = None if earlier is None else self._window(train, self.validation, voters, self._clock(train))
+            self._cache["windows"] = None if own is None else (earlier, own)
+        windows: tuple[Window, Window] | None = self._cache["windows"]
+        return windows
 
-    def _fit_earlier(self) -> Window | None:
+    def _trained(self) -> list[Trained] | None:
+        """The re-rankers and training data of both windows; None where there are none, or a voter is from outside.
+
+        Voters from outside have no lists of earlier windows.
+        """
+        trained: list[Trained] | None = self._cache.pop("trained", None)
+        if trained is None and "time" in self.stages and not self.settings.foreign and (windows := self._windows()):
+            left_out = {each.name for each in windows[0].voters} - {*self.run.heads, *self.run.fixed_voters}
+            trained = [window.trained(left_out, bool(self.chosen[TIME]["features"])) for window in windows]
+        self._cache.pop("windows", None)
+        return trained
+
+    def _earlier(self) -> Window | None:
+        """The ensemble before the last window of the training part; None: too few users are evaluated there."""
         past = earlier_window(self.data)
         if past is None:
             return None
-        users = sample(past.validated, DECIDING * self.plan.users, self.seed)
+        users = sample(past.validated, EARLIER_USERS * self.plan.users, self.seed)
         validation = Validation(past, self.run.metric, self.device, self.group, validated=users)
         log, times, als = past.train, past.times(["train"]), self.solver(past.train)
         vectors: dict[str, tuple[Tensor, Tensor]] = {}
-        start: Tensor | tuple[Tensor, Tensor] = als.start(self._seed(7))
+        first = als.fit(als.start(self._seed(7)), **als_settings(als, FIRST), sweeps=FIRST_SWEEPS)
         for head in self.als:
-            vectors[head] = als.fit(start, **self.chosen[head], sweeps=EARLIER_SWEEPS[bool(vectors)])
-            start = vectors[head]
+            vectors[head] = als.fit(first, **self.chosen[head], sweeps=EARLIER_SWEEPS)
         clock = Clock.of(log, times, self.device).local(self.own)
         return self._window(log, validation, self._own_voters(log, validation.users, vectors, times), clock)
 
@@ -225,15 +217,3 @@ class TimeStage(Ensemble):
         factors, local = [voter.factors for voter in voters if voter.factors is not None], self.local(log)
         context = Context.of(local, factors, self.device, self.group, clock, self.least_std)
         return Window(local, validation, voters, context, self.settings.consensus)
-
-    def _earlier_reranker(self, voters: list[Voter]) -> tuple[Reranker, Tensor] | None:
-        """Return the re-ranker of these voters in the earlier window, and the items held out there; None without one.
-
-        Voters from outside have no lists of earlier windows.
-        """
-        earlier = None if "time" not in self.stages or self.settings.foreign else self._earlier()
-        if earlier is None:
-            return None
-        left_out = {each.name for each in earlier.voters} - {each.name for each in voters}
-        reranker = earlier.reranker(earlier.votes(left_out), left_out, bool(self.chosen[TIME]["features"]))
-        return reranker, earlier.held_out(reranker)

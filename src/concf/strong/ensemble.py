@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Ensemble:
         sampled = sample(np.arange(data.train.shape[0]), n_consensus_users(data.train.shape, settings), seed)
         local = sampled[(sampled >= self.own.start) & (sampled < self.own.stop) & ~run.unlearned[sampled]]
         self.consensus_users = torch.from_numpy(local - self.own.start).to(device)
-        self.factors = settings.dimensions // (2 if self.plan.divided else 1)
+        self.factors = settings.dimensions // (2 if self.plan.halved else 1)
         self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])
         self.chosen: dict[str, dict[str, float]] = {}
         self.vectors: dict[str, tuple[Tensor, Tensor]] = {}
@@ -154,15 +154,12 @@ class Ensemble:
         """Weights of the voters in the plain consensus, by validation."""
         return voter_weights([self.metrics[name] for name in voters], VOTER_TEMPERATURE)
 
-    def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter], context: Context | None = None) -> Reranker:
-        """Make the re-ranker of voters for users [n]. context: its inputs with times; None: computed"""
+    def _reranker(self, log: csr_array, users: Tensor, voters: Sequence[Voter]) -> Reranker:
+        """Make the re-ranker of voters for users [n]."""
         weights = self._weights_of([voter.name for voter in voters])
         length, local = max(list_length(self.data, self.settings), self.validation.depth), self.local(log)
-        if context is None:
-            factors = [voter.factors for voter in voters if voter.factors is not None]
-            context = Context.of(local, factors, users.device, self.group, self._clock(log), self.least_std)
-        elif not self.chosen[TIME]["features"]:
-            context = context._replace(clock=None)
+        factors = [voter.factors for voter in voters if voter.factors is not None]
+        context = Context.of(local, factors, users.device, self.group, self._clock(log), self.least_std)
         return Reranker(
             local, users, voters, weights, length=length, top_k=self.top_k,
             temperature=self.settings.consensus.temperature, context=context, group=self.group,

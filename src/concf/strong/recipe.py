@@ -20,15 +20,16 @@ the others get vectors without lists (`students.without_lists`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.baselines.als import UserSolver
+from concf.baselines.als import START, UserSolver
 from concf.baselines.table import timed_voters
 from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS
 from concf.consensus.voters import Voter, kept_votes
@@ -40,7 +41,7 @@ from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import search
 from concf.strong.decision import TimeStage
-from concf.strong.reranker import TOP, Weights
+from concf.strong.reranker import TOP, Weights, fitted
 from concf.strong.run import StrongRun
 from concf.strong.search import n_consensus_users
 from concf.strong.settings import STUDENT, TIME
@@ -154,22 +155,24 @@ class Recipe(TimeStage):
         temperature, start = self.chosen[head]["temperature"], self.vectors[head]
         self.vectors[head] = fit_softmax(self.local(log), *start, temperature, epochs, seed, group=self.group)
 
-    def _measure(self, voters: list[Voter]) -> None:
+    def _measure(self, voters: Sequence[Voter]) -> None:
         """Measure the validation metric of the voters."""
         for voter in voters:
             self.metrics[voter.name] = self.validation.of_its_users(voter.lists)
 
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker to the held-out items of the validated users; its metrics are cross-fitted."""
-        names = {*self.run.heads, *self.run.fixed_voters}
         train, users = self.data.train, self.validation.users
-        voters, context = self._cache.pop("ensemble", None) or (self._voters(train, users), None)
-        voters = [voter for voter in voters if voter.name in names]
+        trained = self._trained()
+        voters = self._voters(train, users) if trained is None else trained[1][0].voters
         self._measure(voters)
-        reranker, penalty = self._reranker(train, users, voters, context), self.chosen.get(TIME, {}).get("penalty")
-        held_out = self.validation.held_out(reranker.lists[:, :TOP])
-        self.weights = reranker.fit(held_out, self.near, penalty, self._earlier_reranker(voters))
-        self._cache.pop("earlier", None)
+        if trained is None:
+            reranker = self._reranker(train, users, voters)
+            training = reranker.training(self.validation.held_out(reranker.lists[:, :TOP]))
+        else:
+            (_, earlier), (reranker, own) = trained
+            training = own.and_earlier(earlier)
+        self.weights = fitted(training, self.near, self.chosen.get(TIME, {}).get("penalty"))
         lists, _ = reranker.rerank(self.weights, cross_fitted=True)
         self.metrics[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
         self.metrics[CONSENSUS] = self.validation.of_its_users(lists)
@@ -195,11 +198,14 @@ class Recipe(TimeStage):
         self.vectors[STUDENT] = teach_student(*vectors, users, lists, epochs, self._seed(4), group)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        """Initial vectors of the student: those of ALS, or of both factor models side by side, which score the mean."""
-        heads = self.als if self.plan.divided else ["als-a"]
-        pairs = zip(*(self.vectors[head] for head in heads), strict=True)
-        user, item = (torch.cat(side, 1) / len(heads) ** 0.5 for side in pairs)
-        return user, item
+        """Initial vectors of the student: those of ALS, in `fast` with as many dimensions more, drawn at random."""
+        user, item = self.vectors["als-a"]
+        more = self.settings.dimensions - self.factors
+        if not more:
+            return user, item
+        random = torch.Generator().manual_seed(self._seed(8))
+        drawn = torch.randn(len(item), more, generator=random, dtype=item.dtype) * (START / more**0.5)
+        return F.pad(user, (0, more)), torch.cat([item, drawn.to(item)], 1)
 
     def _student(self) -> dict[str, Any]:
         """Distil the cross-fitted lists, so that the metric of the student is unbiased too.

@@ -148,57 +148,26 @@ class Reranker:
             pass
         self.cached: tuple[Tensor, Tensor] | None = None  # [n] rows, and the centred features at them
 
-    def fit(
-        self, held_out: Tensor, before: Tensor | None = None, penalty: float | None = None,
-        earlier: tuple[Reranker, Tensor] | None = None,
-    ) -> Weights:  # fmt: skip
-        """Fit the weights.
+    def training(self, held_out: Tensor) -> TrainingSet:
+        """Training data of the weights. held_out: [n, TOP or fewer] whether a listed item is held out for validation
 
-        held_out: [n, TOP or fewer] whether a listed item is held out for validation
-        before:   [F] weights fitted to more users, which a stronger penalty draws to; None: it draws to the plain
-                  consensus
-        penalty:  replaces PENALTY
-        earlier:  the re-ranker of an earlier window, and the items held out there; its users are fitted too
-        """
-        training, centre = self.training(held_out, earlier)
-        strength = ((penalty or PENALTY) if before is None else PENALTY_BEFORE) * training.penalty
-        prior = training.prior if before is None else before.to(training.prior)
-        training = training._replace(prior=prior, penalty=strength)
-        everyone, curvature = fit_weights(training, None, prior)
-        folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
-        if not everyone.isfinite().all():
-            raise DataError("the re-ranker's weights are not finite. Rescale voters with very large or small scores")
-        return Weights(centre, everyone, torch.stack(folds))
-
-    def training(self, held_out: Tensor, earlier: tuple[Reranker, Tensor] | None = None) -> tuple[TrainingSet, Tensor]:
-        """Training data with the plain consensus as prior and each feature's variance as penalty, and [F] the centre.
-
-        held_out, earlier: as for `fit`. The features are cached for `rerank`
+        The features are cached for `rerank`.
         """
         rows = torch.arange(len(self.users), device=self.users.device)[: max(0, MOST_LEARNERS - self.first)]
         fold = ((rows + self.first) % FOLDS).where(held_out[rows].any(1), FOLDS)
         fold, order = fold.sort(stable=True)  # users of a fold are adjacent
-        ends = list(accumulate(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS], initial=0))
+        ends = accumulate(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS], initial=0)
         features, empty = self.features(order)
-        target, self.cached = held_out[order], (order.argsort(), features)
-        if earlier is not None:  # in a last fold, which is never left out
-            past, past_held_out = earlier
-            users = past_held_out.any(1).nonzero()[:, 0][: max(0, MOST_LEARNERS - past.first)]
-            parts = zip((features, empty, target), (*past.features(users), past_held_out[users]), strict=True)
-            features, empty, target = (torch.cat([own[: ends[-1]], added]) for own, added in parts)
-            ends.append(len(features))
+        target, self.cached = held_out[order].to(features), (order.argsort(), features)
         blocks = [
             [slice(begin, min(begin + USERS, last)) for begin in range(first, last, USERS)]
             for first, last in pairwise(ends)
         ]
-        centre, variance = self._moments(features, empty, list(chain(*blocks)))
+        centre, variance, count = self._moments(features, empty, list(chain(*blocks)))
         features.sub_(centre)
-        if earlier is not None:
-            self.cached[1].sub_(centre)
-        target = target.to(features)
         target /= target.sum(1, keepdim=True).clamp(min=1)
-        prior, variance = self._plain(features.shape[2]), variance.clamp(min=LEAST_VARIANCE)
-        return TrainingSet(features, empty, target, blocks, prior, variance, self.group), centre
+        prior = self._plain(features.shape[2])
+        return TrainingSet(features, empty, target, blocks, prior, variance, centre, count, self.group)
 
     @property
     def of_time(self) -> slice:
@@ -206,8 +175,8 @@ class Reranker:
         first = n_features(len(self.voters), len(self.heads), listed=0)
         return slice(first, first + TIME_FEATURES * (self.clock is not None))
 
-    def _moments(self, features: Tensor, empty: Tensor, blocks: Sequence[slice]) -> tuple[Tensor, Tensor]:
-        """([F], [F]) mean and variance, float64, of each feature over blocks of users.
+    def _moments(self, features: Tensor, empty: Tensor, blocks: Sequence[slice]) -> tuple[Tensor, Tensor, Tensor]:
+        """([F], [F], []) mean and variance, float64, of each feature over blocks of users, and the number of items.
 
         Centring changes no softmax, but reduces rounding errors in single precision.
         """
@@ -222,7 +191,7 @@ class Reranker:
             total, square, count = total + more, square + more_square, count + n
         self.group.all_reduce([total, square, count])
         mean = total / count.clamp(min=1)
-        return mean.to(features.dtype), square / count.clamp(min=1) - mean.square()
+        return mean.to(features.dtype), square / count.clamp(min=1) - mean.square(), count
 
     def _plain(self, n_features: int) -> Tensor:
         """[F] weights of the plain consensus."""
@@ -360,7 +329,8 @@ class TrainingSet(NamedTuple):
     """Training data of the weights.
 
     features: [users, L, F], centred; empty: [users, L] padding of shorter lists; target: [users, L] t_ui; blocks: for
-    each fold, slices of its users; prior: [F] w0, float64; penalty: [F] p; group: processes that share the users
+    each fold, slices of its users; prior: [F] w0, float64; penalty: [F] p, the variance until it is multiplied;
+    centre: [F] mean of each feature; n: number of items; group: processes that share the users
     """
 
     features: Tensor
@@ -369,7 +339,42 @@ class TrainingSet(NamedTuple):
     blocks: list[list[slice]]
     prior: Tensor
     penalty: Tensor
+    centre: Tensor
+    n: Tensor
     group: ProcessGroup
+
+    def drawn(self, prior: Tensor, strength: float) -> TrainingSet:
+        """Multiply the penalty, which draws to a prior [F]."""
+        return self._replace(prior=prior, penalty=strength * self.penalty.clamp(min=LEAST_VARIANCE))
+
+    def and_earlier(self, earlier: TrainingSet) -> TrainingSet:
+        """Add the users of an earlier window, in a last fold, which is never left out."""
+        own, past = (blocks[-1].stop if (blocks := list(chain(*each.blocks))) else 0 for each in (self, earlier))
+        shifted = earlier.features[:past] + (earlier.centre - self.centre)
+        parts = zip(self[:3], (shifted, earlier.empty[:past], earlier.target[:past]), strict=True)
+        features, empty, target = (torch.cat([now[:own], before]) for now, before in parts)
+        more = [slice(own + begin, own + min(begin + USERS, past)) for begin in range(0, past, USERS)]
+        n, away = self.n + earlier.n, (earlier.centre - self.centre).double()
+        share = earlier.n / n.clamp(min=1)
+        variance = self.penalty + share * (earlier.penalty - self.penalty) + share * (1 - share) * away.square()
+        return self._replace(
+            features=features, empty=empty, target=target, blocks=[*self.blocks, more], penalty=variance, n=n
+        )
+
+
+def fitted(training: TrainingSet, before: Tensor | None = None, penalty: float | None = None) -> Weights:
+    """Fit the weights.
+
+    before:  [F] weights fitted to more users, which a stronger penalty draws to; None: it draws to the plain consensus
+    penalty: replaces PENALTY
+    """
+    prior = training.prior if before is None else before.to(training.prior)
+    training = training.drawn(prior, (penalty or PENALTY) if before is None else PENALTY_BEFORE)
+    everyone, curvature = fit_weights(training, None, prior)
+    folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
+    if not everyone.isfinite().all():
+        raise DataError("the re-ranker's weights are not finite. Rescale voters with very large or small scores")
+    return Weights(training.centre, everyone, torch.stack(folds))
 
 
 def fit_weights(

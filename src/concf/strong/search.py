@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     rounds:  rounds of the searches
     users:   most validated users that settings are compared on
     fitted:  most validated users that the re-ranker is fitted to and metrics are measured on
-    divided: whether two factor models share the dimensions, and the student starts from both side by side
+    halved:  whether vectors have half of the dimensions
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
     student: sweeps of ALS, and epochs of the consensus loss
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
     rounds: int
     users: int
     fitted: int
-    divided: bool
+    halved: bool
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
