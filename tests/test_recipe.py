@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnin
 @pytest.mark.parametrize(
     ("budget", "heads", "fixed"),
     [
-        ("fast", ["als-a", "als-b", STUDENT], ("rp3beta",)),
+        ("fast", ["als-a", STUDENT], ("rp3beta",)),
         ("default", ["als-a", "als-b", STUDENT], ("rp3beta",)),
         ("thorough", ["als-a", "als-b", "softmax-a", "softmax-b", STUDENT], ("rp3beta", "userknn", "ease")),
     ],

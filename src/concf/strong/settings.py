@@ -13,7 +13,7 @@ from concf.runs.settings import RunSettings, VotingSettings
 
 STUDENT = "student"
 TIME = "time"  # key of the chosen settings of a run: which parts that use times are on
-HEADS = {"fast": ("als-a", "als-b"), "default": (), "thorough": ("softmax-a", "softmax-b")}  # which a budget adds
+HEADS = {"fast": ("als-a",), "default": ("als-b",), "thorough": ("softmax-a", "softmax-b")}  # which a budget adds
 LEARNED = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
 VALIDATED = 8192  # most users to fit the re-ranker to and measure metrics on; in fast fewer
 
