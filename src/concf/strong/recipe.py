@@ -1,7 +1,7 @@
 """Stages of the model strong: search, voters, re-ranker, student, then a refit on the whole log.
 
     search    choose the settings of voters without vectors by validation
-    als       search the settings of ALS, and fit one or two factor models
+    als       search the settings of ALS, and fit two factor models (one in `fast`)
     time      if split by time: search voters that know times, and decide which parts that use times are on
     softmax   in `thorough`, unless split by time: fit heads with a softmax loss, from the vectors of the first
     rerank    fit the re-ranker, cross-fitted; if split by time, to two windows
