@@ -42,7 +42,7 @@ run = concf.combine(data, {"als": als, "bpr": bpr, "ease": ease}, settings=setti
 # nothing to combine.
 
 # %%
-everyone = ["als", "bpr", "als-a", "als-b", "student", "consensus"]
+everyone = ["als", "bpr", "als-a", "student", "consensus"]
 lists = {name: concf.rank(run.recommender(name), data.evaluated, 20, seen=data.seen("test")) for name in everyone}
 shared = np.array(
     [

@@ -61,13 +61,3 @@ def test_nobody_works_on_after_an_error():
         list(in_threads(work, range(100), 3))
     assert sorted(ended) == sorted(set(begun) - {0})
     assert len(begun) < 100
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_workers_are_in_the_inference_mode_of_their_caller(inference: bool):
-    with torch.inference_mode(inference):
-        whole = torch.zeros(6)
-        for _ in in_blocks(lambda row: whole[row : row + 1].add_(row), range(6), CPU):
-            pass
-    assert whole.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    assert whole.is_inference() == inference
