@@ -25,13 +25,7 @@ from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.models import choose_settings
 from concf.reference import trainer as training
-from concf.reference.kernels import (
-    Sparse,
-    listed_scores,
-    log_partition,
-    sum_of_gradients,
-    two_layers,
-)
+from concf.reference.kernels import Sparse, listed_scores, log_partition, sum_of_gradients, two_layers
 from concf.reference.objectives import OBJECTIVES
 from concf.reference.trainer import Trainer
 from concf.runs.settings import RunSettings

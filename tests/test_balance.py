@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from concf.reference.balance import (
-    Balance,
-    gradient_scale,
-    normalise,
-    training_ratio,
-    weight_gradient,
-)
+from concf.reference.balance import Balance, gradient_scale, normalise, training_ratio, weight_gradient
 from concf.reference.settings import ReferenceSettings
 
 double = torch.float64

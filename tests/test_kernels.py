@@ -12,14 +12,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from concf.reference import kernels
-from concf.reference.kernels import (
-    Sparse,
-    listed_scores,
-    log_partition,
-    sum_of_gradients,
-    take_from,
-    two_layers,
-)
+from concf.reference.kernels import Sparse, listed_scores, log_partition, sum_of_gradients, take_from, two_layers
 
 double = torch.float64
 
