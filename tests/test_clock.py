@@ -15,6 +15,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.baselines.factorisation import PureSVD
 from concf.baselines.sequences import SLIST, SequenceALS
 from concf.baselines.table import timed_voters
 from concf.consensus.consensus import CONSENSUS
@@ -27,9 +28,11 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.models import load_run, train
 from concf.runs.fold_in import FoldedHead
+from concf.strong.combine import combine
 from concf.strong.decision import chosen, earlier_window
 from concf.strong.features import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock
 from concf.strong.run import StrongRun
+from concf.strong.settings import STUDENT, TIME
 from concf.strong.update import update
 from tests.small_recipe import CLI, assert_same
 
@@ -356,7 +359,13 @@ def test_a_run_by_time_serves_histories_and_explains(whole: Path) -> None:
     assert model.explain(user, first)
 
 
-@pytest.mark.parametrize("last", ["als", "time"])
+def test_vectors_from_outside_vote_beside_own_voters_that_know_times(whole: Path) -> None:
+    run = combine(by_time(), {"svd": PureSVD(factors=4).fit(by_time().train)}, settings=SMALL | {"own": True}, seed=3)
+    decided = load_run(whole, by_time()).chosen[TIME]  # by own voters
+    assert (run.heads, run.chosen[TIME]) == (["als-a", "svd", STUDENT], decided)
+
+
+@pytest.mark.parametrize("last", ["als", "time", "rerank"])
 def test_a_run_by_time_that_is_killed_has_the_same_end(last: str, tmp_path: Path, whole: Path) -> None:
     class Killed(Exception):
         """A run ends here."""

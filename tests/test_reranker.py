@@ -160,8 +160,7 @@ def test_users_of_an_earlier_window_are_learned_from_and_never_left_out(in_doubl
     assert torch.equal(fast.rerank(twice)[0], reranker_of().rerank(twice)[0])  # by features that are kept, and anew
     other = torch.zeros_like(held_out).index_copy(0, torch.arange(9), held_out[:9])
     both, parts = fast.training(held_out).and_earlier(reranker_of().training(other)), [held_out, other]
-    tables = (fast.features(each.any(1).nonzero()[:, 0]) for each in parts)
-    raw = torch.cat([found[~empty] for found, empty in tables])
+    raw = torch.cat([(found := fast.features(each.any(1).nonzero()[:, 0]))[0][~found[1]] for each in parts])
     assert torch.allclose(both.penalty, raw.var(0, correction=0))
     assert torch.allclose((both.features + both.centre)[~both.empty].sum(0), raw.sum(0))
     earlier = reranker_of().training(torch.zeros_like(held_out))

@@ -56,7 +56,7 @@ def invalid(error: ValidationError, part: Literal["query", "body"], request: Any
             if isinstance(step, int) if isinstance(value, list) else isinstance(value, dict) and step in value:
                 place, value = [*place, str(step)], value[step]
         place += [str(step) for step in each["loc"][-1:] if each["type"] == "missing"]
-        message = each["msg"].removeprefix("Value error, ").replace("Input should be a", "expected a")
+        message = each["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         mistakes.setdefault(tuple(place), {})[message.partition(" or instance of")[0]] = None
     where = max(mistakes, key=len)
-    return Problem(422, "bad_request", " or ".join(mistakes[where]), ".".join(where))
+    return Problem(422, "bad_request", " or ".join(mistakes[where]).replace(" or expected", " or"), ".".join(where))

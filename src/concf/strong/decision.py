@@ -5,13 +5,12 @@ the validation part as its window, and before the last window of the training pa
 the two windows, with and without each group, and measured in the other. A group is taken if its mean gain per user
 exceeds its standard error; of two such groups the better alone, if both together are worse by more than two standard
 errors. So weights that are fitted in one window and do harm in another are not taken. The penalty of the weights is
-chosen in the same way.
+chosen in the same way. The final weights are fitted to both windows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,13 +32,13 @@ from concf.strong.settings import TIME
 
 FEWEST = 100  # users of the earlier window; with fewer, times are not used
 EARLIER_SWEEPS = 2  # of ALS before the last window of the training part, after the first sweeps of a search
-Trained = tuple[Reranker, TrainingSet]
 EARLIER_USERS = 2  # most users of the earlier window, relative to those of a search
 PENALTIES = (30.0, 10.0, 100.0)  # of the re-ranker; groups are compared with the first
 NONE, BOTH = (False, False), (True, True)
-TOLERATED = 2.0  # standard errors that both groups may be below one: the final weights have twice the users
+TOLERATED = 2.0  # standard errors that both groups may be below one: the final weights are fitted to both windows
 ENDLESS = 1e12  # penalty that keeps a weight at 0
 GROUPS = {"features": (False, True), "voters": (True, False), "both": BOTH}  # (voters, features); by sets of voters
+Prepared = tuple[Reranker, TrainingSet]
 
 
 class Window(NamedTuple):
@@ -54,7 +53,7 @@ class Window(NamedTuple):
     context: Context
     settings: VotingSettings
 
-    def trained(self, left_out: Collection[str], features: bool = True) -> Trained:
+    def prepared(self, left_out: Collection[str], features: bool = True) -> Prepared:
         """Make the re-ranker of the voters that are not left out, with or without features of time."""
         voters, n_items = [each for each in self.voters if each.name not in left_out], self.log.shape[1]
         weights = voter_weights([self.validation.of_its_users(each.lists) for each in voters], VOTER_TEMPERATURE)
@@ -67,35 +66,38 @@ class Window(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """voters, features: whether each group is used; penalty: of the re-ranker; gains, trained: see `decide`."""
+    """voters, features: whether each group is used; penalty: of the re-ranker; gains, prepared: see `decide`."""
 
     voters: bool
     features: bool
     penalty: float
     gains: dict[str, list[float]]
-    trained: list[Trained] | None = None
+    prepared: list[Prepared] | None = None
 
 
 def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
     """Decide by two windows, each measured with weights of the other. timed: voters that know times
 
-    gains: group -> mean gain of a user over no group, and its standard error; trained: for each window the re-ranker of
-    these voters, with features of time. All features are computed once for each set of voters; those of time are left
-    out by an endless penalty.
+    gains: group -> mean gain of a user over no group, and its standard error
+    prepared: for each window the re-ranker of the chosen voters, with features of time, and its training data
+    All features of a set of voters are computed together; those of time are left out by an endless penalty.
     """
     windows = before, after
+    kept: dict[bool, list[Prepared]] = {}  # of one set of voters at a time: its features are large
     fitted: dict[tuple[bool, int], tuple[Tensor, Tensor]] = {}  # last weights and Hessian, where the next fit begins
 
-    @lru_cache(1)  # of the two sets the features are large
-    def ensembles(voters: bool) -> list[Trained]:
+    def ensembles(voters: bool) -> list[Prepared]:
         """For each window, its re-ranker and training data."""
-        return [window.trained(() if voters else timed) for window in windows]
+        if voters not in kept:
+            kept.clear()
+            kept[voters] = [window.prepared(() if voters else timed) for window in windows]
+        return kept[voters]
 
     def metric(voters: bool, features: bool, penalty: float = PENALTIES[0]) -> NDArray[np.float64]:
         """[users of both windows] metric of each user."""
         both, fits = ensembles(voters), list[Weights]()
         for n, (reranker, training) in enumerate(both):
-            drawn = training.drawn(training.prior, penalty)
+            drawn = training.penalised(training.prior, penalty)
             if not features:
                 drawn.penalty[reranker.of_time] = ENDLESS
             begin = fitted.get((voters, n), (training.prior, None))
@@ -166,44 +168,47 @@ class TimeStage(Ensemble):
         windows, decision = self._windows(), Decision(False, False, PENALTIES[0], {})
         if windows is not None:
             decision = decide(*windows, timed)
-            if decision.features and not self.settings.foreign:  # otherwise those of time have to go
-                self._cache["trained"] = decision.trained
-        *parts, gains, _ = decision
-        self.chosen[TIME] = dict(zip(("voters", "features", "penalty"), map(float, parts), strict=True))
+            if decision.features and not self.settings.foreign:  # otherwise the features of time are left out
+                self._cache["prepared"] = decision.prepared
+        self.chosen[TIME] = {name: float(getattr(decision, name)) for name in ("voters", "features", "penalty")}
         if not decision.voters:
             self.run.fixed_voters = tuple(name for name in self.run.fixed_voters if name not in timed)
             self.chosen = {name: each for name, each in self.chosen.items() if name not in timed}
         kept = [TIME, *(name for name in timed if name in self.chosen)]
-        return {"chosen": {name: self.chosen[name] for name in kept}, "gains": gains}
+        return {"chosen": {name: self.chosen[name] for name in kept}, "gains": decision.gains}
 
     def _windows(self) -> tuple[Window, Window] | None:
         """The earlier window, and that of the validation part; None: too few users are evaluated in the earlier one."""
         if "windows" not in self._cache:
-            earlier, train = self._earlier(), self.data.train
-            voters = [] if earlier is None else self._own_voters(train, self.validation.users)
-            own = None if earlier is None else self._window(train, self.validation, voters, self._clock(train))
-            self._cache["windows"] = None if own is None else (earlier, own)
+            self._cache["windows"] = None
+            if earlier := self._earlier():
+                train, vectors = self.data.train, {head: self.vectors[head] for head in self.als}
+                voters = self._own_voters(train, self.validation.users, vectors)
+                self._cache["windows"] = earlier, self._window(train, self.validation, voters, self._clock(train))
         windows: tuple[Window, Window] | None = self._cache["windows"]
         return windows
 
-    def _trained(self) -> list[Trained] | None:
-        """The re-rankers and training data of both windows; None where there are none, or a voter is from outside.
+    def _prepared(self) -> Prepared | None:
+        """The re-ranker, and the training data of both windows; None where there are none, or a voter is from outside.
 
         Voters from outside have no lists of earlier windows.
         """
-        trained: list[Trained] | None = self._cache.pop("trained", None)
-        if trained is None and "time" in self.stages and not self.settings.foreign and (windows := self._windows()):
+        both: list[Prepared] | None = self._cache.pop("prepared", None)
+        if both is None and "time" in self.stages and not self.settings.foreign and (windows := self._windows()):
             left_out = {each.name for each in windows[0].voters} - {*self.run.heads, *self.run.fixed_voters}
-            trained = [window.trained(left_out, bool(self.chosen[TIME]["features"])) for window in windows]
+            both = [window.prepared(left_out, bool(self.chosen[TIME]["features"])) for window in windows]
         self._cache.pop("windows", None)
-        return trained
+        if both is None:
+            return None
+        (_, earlier), (reranker, own) = both
+        return reranker, own.and_earlier(earlier)
 
     def _earlier(self) -> Window | None:
         """The ensemble before the last window of the training part; None: too few users are evaluated there."""
         past = earlier_window(self.data)
         if past is None:
             return None
-        users = sample(past.validated, EARLIER_USERS * self.plan.users, self.seed)
+        users = sample(past.validated, min(EARLIER_USERS * self.plan.users, self.run.n_validated), self.seed)
         validation = Validation(past, self.run.metric, self.device, self.group, validated=users)
         log, times, als = past.train, past.times(["train"]), self.solver(past.train)
         vectors: dict[str, tuple[Tensor, Tensor]] = {}

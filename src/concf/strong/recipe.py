@@ -163,15 +163,14 @@ class Recipe(TimeStage):
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker to the held-out items of the validated users; its metrics are cross-fitted."""
         train, users = self.data.train, self.validation.users
-        trained = self._trained()
-        voters = self._voters(train, users) if trained is None else trained[1][0].voters
+        prepared = self._prepared()
+        voters = self._voters(train, users) if prepared is None else prepared[0].voters
         self._measure(voters)
-        if trained is None:
+        if prepared is None:
             reranker = self._reranker(train, users, voters)
             training = reranker.training(self.validation.held_out(reranker.lists[:, :TOP]))
         else:
-            (_, earlier), (reranker, own) = trained
-            training = own.and_earlier(earlier)
+            reranker, training = prepared
         self.weights = fitted(training, self.near, self.chosen.get(TIME, {}).get("penalty"))
         lists, _ = reranker.rerank(self.weights, cross_fitted=True)
         self.metrics[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
@@ -198,9 +197,9 @@ class Recipe(TimeStage):
         self.vectors[STUDENT] = teach_student(*vectors, users, lists, epochs, self._seed(4), group)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        """Initial vectors of the student: those of ALS, in `fast` with as many dimensions more, drawn at random."""
+        """Initial vectors of the student: those of ALS; in `fast` the other half of the items' begins at random."""
         user, item = self.vectors["als-a"]
-        more = self.settings.dimensions - self.factors
+        more = self.settings.dimensions - item.shape[1]
         if not more:
             return user, item
         random = torch.Generator().manual_seed(self._seed(8))

@@ -329,8 +329,8 @@ class TrainingSet(NamedTuple):
     """Training data of the weights.
 
     features: [users, L, F], centred; empty: [users, L] padding of shorter lists; target: [users, L] t_ui; blocks: for
-    each fold, slices of its users; prior: [F] w0, float64; penalty: [F] p, the variance until it is multiplied;
-    centre: [F] mean of each feature; n: number of items; group: processes that share the users
+    each fold, slices of its users; prior: [F] w0, float64; penalty: [F] p, at first the variance;
+    centre: [F] mean of each feature; n: number of their items; group: processes that share the users
     """
 
     features: Tensor
@@ -343,8 +343,8 @@ class TrainingSet(NamedTuple):
     n: Tensor
     group: ProcessGroup
 
-    def drawn(self, prior: Tensor, strength: float) -> TrainingSet:
-        """Multiply the penalty, which draws to a prior [F]."""
+    def penalised(self, prior: Tensor, strength: float) -> TrainingSet:
+        """Set the prior [F], and turn the variances into penalties. Call it once, after `and_earlier`."""
         return self._replace(prior=prior, penalty=strength * self.penalty.clamp(min=LEAST_VARIANCE))
 
     def and_earlier(self, earlier: TrainingSet) -> TrainingSet:
@@ -369,7 +369,7 @@ def fitted(training: TrainingSet, before: Tensor | None = None, penalty: float |
     penalty: replaces PENALTY
     """
     prior = training.prior if before is None else before.to(training.prior)
-    training = training.drawn(prior, (penalty or PENALTY) if before is None else PENALTY_BEFORE)
+    training = training.penalised(prior, (penalty or PENALTY) if before is None else PENALTY_BEFORE)
     everyone, curvature = fit_weights(training, None, prior)
     folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
     if not everyone.isfinite().all():

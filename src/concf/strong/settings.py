@@ -23,7 +23,7 @@ class StrongSettings(RunSettings):
 
     kind: ClassVar[str] = "strong"
     budget: Literal["fast", "default", "thorough"] = Field(
-        "default", description="fast: shorter vectors of the voters, search and student; thorough: more voters, longer"
+        "default", description="fast: one factor model, shorter search and student; thorough: more voters, longer"
     )
     refit: Literal["none", "validation", "everything"] = Field(
         "validation", description="parts that the final voters and student learn from besides the training part; "
