@@ -280,10 +280,8 @@ def ruined_after(batches: int) -> Objective:
 def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    split, chosen = (
-        Split.load(data),
-        choose_settings("reference", words=[*SMALL, "training.batch=64", 'objectives=["cml", "mine"]']),
-    )
+    split = Split.load(data)
+    chosen = choose_settings("reference", words=[*SMALL, "training.batch=64", 'objectives=["cml", "mine"]'])
     batches = -(-split.train.nnz // 64)
     monkeypatch.setitem(OBJECTIVES, "mine", ruined_after(4 * batches + 2))
     with pytest.raises(DataError, match="the loss of head 'mine' is nan in epoch 4, batch 2"), often():

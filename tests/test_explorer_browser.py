@@ -167,10 +167,8 @@ def test_on_a_phone_the_panel_is_below_the_row_and_the_legend_above_the_lists(pa
 
 def test_a_bad_filter_keeps_the_lists_and_an_unknown_user_may_be_a_new_one(page: Page) -> None:
     page.open()
-    before, letters = (
-        page.lists(),
-        "return [...document.querySelectorAll('.agreed header .cells span')].map((e) => e.innerText)",
-    )
+    before = page.lists()
+    letters = "return [...document.querySelectorAll('.agreed header .cells span')].map((e) => e.innerText)"
     *signs, score = page.run(letters)
     assert (signs, score) == ([chr(65 + place) for place in range(len(signs))], "score")
     columns = page.text(".agreed header p + p")

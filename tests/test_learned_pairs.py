@@ -19,8 +19,6 @@ from concf.models import choose_settings, train
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
 
-PROTOCOLS = ["released", "random", "time", "new-items"]
-
 
 def stream(seed: int = 1, newcomers: int = 8) -> pl.DataFrame:
     """A log by time; some users and items begin in its last tenth, and some in the tenth before."""
@@ -49,7 +47,7 @@ FEW_EPOCHS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ["released", "random", "time", "new-items"])
 def test_every_pair_outside_the_test_part_is_refitted_and_every_pair_of_the_log_in_the_end(protocol: str) -> None:
     sparse = Simulation(users=90, items=150, events=1400, tastes=4).draw(1)
     split = prepare(sparse, protocol=protocol)
@@ -68,6 +66,17 @@ def test_a_run_by_time_learns_the_newest_users(refit: str) -> None:
     assert set(cold) == (set(range(2000, 2008)) if refit == "validation" else set())
     assert any("learned pair" in note for note in run.notes) == (refit == "validation")
     assert run.log.nnz == (origin(run.data.parts) < len(run.learned)).sum()
+
+
+def test_a_run_that_learns_everything_chooses_on_the_newest_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, split = by_time("strong", "everything").data, prepare(stream(), protocol="time")
+    assert (data.train != split.log(["train", "valid"])).nnz == (data.valid != split.test).nnz == data.test.nnz == 0
+    assert data.hash == split.hash
+    monkeypatch.setattr("concf.data.split.FEW_USERS", 300)
+    for how in ({"test": 0.02, "valid": 0.3}, {"protocol": "random"}, {"protocol": "leave-last"}):
+        other = prepare(stream(), **{"protocol": "time"} | how)
+        assert other.newest is other
+    assert (by_time("strong", "validation").data.valid != split.valid).nnz == 0
 
 
 @pytest.mark.parametrize("preset", ["strong", "reference"])

@@ -69,10 +69,8 @@ def test_a_consensus_loss_of_peers_is_their_distance_from_the_mean_of_all_logits
     record = trainer.epoch(2)
     users = sorted(set(Sampler(data.train).epoch(SEED, 2).user.tolist()))
     logits = torch.stack(logits_of(twin, data.train))[:, users]
-    consensus_target, dense = (
-        written_out(logits, torch.ones(len(users))),
-        torch.from_numpy(data.train.toarray() > 0)[users],
-    )
+    consensus_target = written_out(logits, torch.ones(len(users)))
+    dense = torch.from_numpy(data.train.toarray() > 0)[users]
     assert list(record["consensus_loss"].values()) == pytest.approx(consensus_target.tolist(), rel=1e-9)
     assert min(record["consensus_loss"].values()) > 1e-3
     own = -(logits.log_softmax(2) * dense).sum((1, 2))

@@ -20,11 +20,9 @@ FLOWS = ROOT / ".github" / "workflows"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SECURITY = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
 RUNNERS = {
-    "Linux x86_64": "ubuntu-latest",
-    "Linux ARM64": "ubuntu-24.04-arm",
-    "macOS ARM64": "macos-latest",
-    "Windows x86_64": "windows-latest",
-}
+    "Linux x86_64": "ubuntu-latest", "Linux ARM64": "ubuntu-24.04-arm",
+    "macOS ARM64": "macos-latest", "Windows x86_64": "windows-latest",
+}  # fmt: skip
 
 
 def flow(name: str) -> dict[str, Any]:

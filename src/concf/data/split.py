@@ -65,7 +65,7 @@ class Split:
            does not train); 8 is added where a held-out pair cannot be evaluated. Such a pair stays in its part, and is
            learned with it
     weights: how much an interaction counts in training
-    whole: the split of all users, if this one has its training users alone, see `known`
+    whole: the split that this one was made from to train on, see `known` and `newest`
     folder: where it was loaded from
     """
 
@@ -191,6 +191,19 @@ class Split:
         interactions = self.interactions.keep(self.parts == TRAIN, all_items=True)
         parts = Given(valid=KNOWN_VALID).assign(interactions, self.recipe.seed, np.zeros(len(interactions), np.uint8))
         return Split(interactions, parts, self.recipe, self.notes, self.weights, self, self.folder)
+
+    @cached_property
+    def newest(self) -> Split:
+        """Split to train on where everything is learned: if it is by time, the test part validates.
+
+        The validation part then trains, so that settings and weights are chosen as close to the present as they can be.
+        """
+        protocol, part = self.recipe.protocol, origin(self.parts)
+        if protocol.time_cut != "all" or self.whole is not None:
+            return self
+        parts = protocol.evaluable(self.interactions, np.where(part == TEST, VALID, TRAIN).astype(np.uint8))
+        later = replace(self, parts=parts, whole=self)
+        return later if len(later.validated) >= min(FEW_USERS, len(self.validated) // 2) else self
 
     def seen(self, on: str) -> csr_array:
         """[users, items] items to leave out of the lists when evaluating `on` valid or test, with dislikes.

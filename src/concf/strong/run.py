@@ -12,6 +12,7 @@ from torch import Tensor
 
 from concf.baselines.table import voters
 from concf.consensus.consensus import CONSENSUS
+from concf.data.split import Split
 from concf.errors import ConfigError, option
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
@@ -31,6 +32,10 @@ class StrongRun(Run):
 
     unit: ClassVar[Literal["epochs", "stages"]] = "stages"
     settings: StrongSettings
+
+    def __init__(self, data: Split, settings: StrongSettings, seed: int, device: torch.device) -> None:
+        choose_late = settings.refit == "everything" and not settings.foreign  # which has not learned the newest pairs
+        super().__init__(data.newest if choose_late else data, settings, seed, device)
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -67,7 +72,7 @@ class StrongRun(Run):
     def by_time(self) -> bool:
         """Whether everything that is held out is later than everything that is learned."""
         protocol, log = self.data.recipe.protocol, self.data.interactions
-        return protocol.time_cut == "all" and log.timestamp is not None and self.data.whole is None
+        return protocol.time_cut == "all" and log.timestamp is not None
 
     def method(self) -> str:
         """Describe the training in a sentence or two."""

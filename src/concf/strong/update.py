@@ -62,7 +62,7 @@ def update(
     if job.folder is not None:
         job.folder.refuse_occupied()
     settings = run.settings.changed({"refit": "everything"}) if final else run.settings
-    joined = join(run.data, log, learned=settings.learned, **reading)
+    joined = join(run.data.whole or run.data, log, learned=settings.learned, **reading)
     split, chosen_device = joined.split, device_of(device)
     if settings.training.metric == AUTO and not (len(split.validated) and fitting_metric(AUTO, split) == run.metric):
         note(f"the metric stays {run.metric}, by which the run's settings were chosen")
