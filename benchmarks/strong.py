@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -62,29 +64,40 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
     """The prepared folder, made if it is not there."""
     path = folder / f"{name}-{seed}"
     if not path.exists():
-        from concf.data.prepare import prepare, write_parts
+        from concf.data.catalogue import fetch
+        from concf.data.prepare import prepare
         from concf.data.prepare import split_of as split_log
 
         source, _, protocol = name.partition("-")
+        inner, _, part = protocol.rpartition("-")
+        options = {"protocol": "given"} | GIVEN[part] if part in GIVEN else {"protocol": protocol}
         if name == LARGE:
             split_log(Simulation(**SIMULATED).draw(seed), seed, min_item=1).save(path)
         elif source == "sparse":
             log = Simulation(**SPARSE).draw(seed)
             prepare(log, protocol="random", seed=seed, out=path, min_user=5, min_item=5, core=True)
+        elif inner:
+            with TemporaryDirectory() as place:
+                train_file, test = inner_files(fetch(source)[0], Path(place))
+                reading: dict[str, Any] = {"format": "user-lines", "ordered": "newest" in part}
+                prepare(train_file, test=test, seed=seed, out=path, **reading, **options)
         else:
-            inner, _, part = protocol.rpartition("-")
-            options = {"protocol": "given"} | GIVEN[part] if part in GIVEN else {"protocol": protocol}
-            if inner:
-                outer = prepare(source, protocol="given", valid=HELD_BACK, newest=True, seed=seed)
-                files = [folder / f"{source}-{which}-{seed}-{os.getpid()}.parquet" for which in ("train", "valid")]
-                for which, file in zip(("train", "valid"), files, strict=True):
-                    write_parts(outer, [which], file)
-                prepare(files[0], test=files[1], seed=seed, out=path, **options)
-                for file in files:
-                    file.unlink()
-            else:
-                prepare(source, seed=seed, out=path, **options)
+            prepare(source, seed=seed, out=path, **options)
     return Split.load(path)
+
+
+def inner_files(published: Path, folder: Path) -> list[Path]:
+    """A training file with lines of a user and items, cut in two: the first and the last items of each line."""
+    opened = gzip.open if published.suffix == ".gz" else open
+    with opened(published, "rt", encoding="utf-8") as lines:
+        rows = [line.split() for line in lines]
+    files = {name: folder / f"{name}.txt" for name in ("train", "test")}
+    with files["train"].open("w", encoding="utf-8") as train, files["test"].open("w", encoding="utf-8") as test:
+        for user, *items in rows:
+            cut = len(items) - int(HELD_BACK * len(items))
+            print(user, *items[:cut], file=train)
+            print(user, *items[cut:], file=test)
+    return list(files.values())
 
 
 def tested(model: Any, data: Split) -> dict[str, float]:
