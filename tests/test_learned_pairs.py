@@ -72,10 +72,10 @@ def test_a_run_that_learns_everything_chooses_on_the_newest_window(monkeypatch: 
     data, split = by_time("strong", "everything").data, prepare(stream(), protocol="time")
     assert (data.train != split.log(["train", "valid"])).nnz == (data.valid != split.test).nnz == data.test.nnz == 0
     assert data.hash == split.hash
+    assert "was validated on, and learned" in model_card(by_time("strong", "everything"))
     monkeypatch.setattr("concf.data.split.FEW_USERS", 300)
     for how in ({"test": 0.02, "valid": 0.3}, {"protocol": "random"}, {"protocol": "leave-last"}):
-        other = prepare(stream(), **{"protocol": "time"} | how)
-        assert other.newest is other
+        assert (other := prepare(stream(), **{"protocol": "time"} | how)).newest is other
     assert (by_time("strong", "validation").data.valid != split.valid).nnz == 0
 
 

@@ -201,7 +201,9 @@ def _report(run: "Run", out: Path, as_json: bool, more: dict[str, dict[str, floa
     print_heads(report, f"{title_of(run)}: {report['epochs']} {run.unit} in {report['seconds']:.0f} s")
     if run.carried_validation:
         typer.echo("These validation metrics are from before the update; the new run was not validated.")
-    typer.echo(f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} to test on.")
+    tested = f"; {report['tested_users']:,} to test on" if "test" not in run.learned else ""
+    tested = " of the test part" if run.chosen_late else tested
+    typer.echo(f"Validated on {report['validated_users']:,} users{tested}.")
     if "valid" in run.learned:
         on = "everything, the test part too" if "test" in run.learned else "the training and validation parts"
         typer.echo(f"Then refitted on {on}; the metrics above were measured before.")

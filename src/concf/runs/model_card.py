@@ -65,7 +65,8 @@ def _metrics(run: Run) -> str:
          str(each["epoch"]) if epochs else settings_line(each["chosen"]) if each["chosen"] else ""]
         for each in summary["recommenders"]
     ]  # fmt: skip
-    tested = "learned from as well" if "test" in run.learned else "not looked at: `concf evaluate` measures on it"
+    learned = "validated on, and learned in the end" if run.chosen_late else "learned from as well"
+    tested = learned if "test" in run.learned else "not looked at: `concf evaluate` measures on it"
     carried = " of the run before the update" if summary["carried_validation"] else ""
     return (
         f"Validation {metric}{carried}, the mean over {summary['validated_users']:,} users. The best head is "

@@ -254,6 +254,11 @@ class Run(ABC):
         return measured[-1] if measured else self.n_validated
 
     @property
+    def chosen_late(self) -> bool:
+        """Whether the test part validated, see `Split.newest`."""
+        return self.data.whole is not None and not self.data.has_new_users
+
+    @property
     def carried_validation(self) -> bool:
         """Whether the validation metrics are those of the run before an update."""
         return any(record.get("carried_validation") for record in self.history)
