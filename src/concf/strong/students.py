@@ -7,7 +7,8 @@ decrease with the rank, and ALS fits both (`baselines/als.py`). Then a few epoch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import log
 
 import numpy as np
@@ -140,27 +141,29 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int |
     if not len(users):
         return torch.zeros_like(user), torch.zeros_like(item)
     valid, rows, device = lists >= 0, F.embedding(users, user), item.device
-    scores, d_rows = item.new_empty(lists.shape), torch.empty_like(rows)
+    scores, d_rows, d_item = item.new_empty(lists.shape), torch.empty_like(rows), torch.empty_like(item)
 
     def at_scores(block: slice) -> tuple[slice, Tensor]:
         vectors = F.embedding(lists[block].clamp(min=0), item)
         scores[block] = products(vectors, rows[block, None])[..., 0].mul_(SCALE)
         return block, vectors
 
-    def at_users(part: tuple[slice, Tensor]) -> None:
-        block, vectors = part
+    def at_users(block: slice, vectors: Tensor) -> None:
         d_rows[block] = sums(slope[block], vectors)
+
+    def at_items() -> None:
+        row, rank = valid.nonzero(as_tuple=True)
+        listed, order = lists[row, rank].sort(stable=True)
+        count = torch.bincount(listed, minlength=len(item))
+        weights = slope[row, rank][order]
+        d_item.copy_(F.embedding_bag(row[order], rows, count.cumsum(0) - count, mode="sum", per_sample_weights=weights))
 
     parts = list(in_blocks(at_scores, blocks_of(len(users), device), device))
     scores = scores.masked_fill_(~valid, -torch.inf).requires_grad_()
     weight = scores.new_full((len(users),), 1 / (TAUGHT * (n or len(users))))
     loss = listwise(scores, min(TAUGHT, lists.shape[1]), weight)
     slope = torch.autograd.grad(loss, scores)[0].mul_(SCALE)
-    for _ in in_blocks(at_users, parts, device):
+    jobs: list[Callable[[], None]] = [at_items, *(partial(at_users, *part) for part in parts)]
+    for _ in in_blocks(lambda job: job(), jobs, device):
         pass
-    row, rank = valid.nonzero(as_tuple=True)
-    listed, order = lists[row, rank].sort(stable=True)
-    count = torch.bincount(listed, minlength=len(item))
-    weights = slope[row, rank][order]
-    d_item = F.embedding_bag(row[order], rows, count.cumsum(0) - count, mode="sum", per_sample_weights=weights)
     return torch.zeros_like(user).index_copy_(0, users, d_rows), d_item
