@@ -21,7 +21,6 @@ import torch
 from measuring import write
 from numpy.typing import NDArray
 
-from concf.consensus.consensus import CONSENSUS
 from concf.data.catalogue import fetch
 from concf.data.prepare import prepare
 from concf.evaluation.evaluate import score_lists
@@ -30,6 +29,7 @@ from concf.inference.lookup import Positions, Short
 from concf.inference.ranker import Ranker
 from concf.inference.rules import Rules, catalogue_of
 from concf.models import choose_settings, train
+from concf.runs.settings import CONSENSUS
 
 K, ROUNDS = 20, 3
 

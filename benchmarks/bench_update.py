@@ -26,7 +26,6 @@ import torch
 from numpy.typing import NDArray
 
 from concf.comparison.results_log import ResultsLog
-from concf.consensus.consensus import CONSENSUS
 from concf.data.interactions import Interactions
 from concf.data.parts import TEST, TRAIN
 from concf.data.prepare import prepare, split_of
@@ -39,6 +38,7 @@ from concf.evaluation.ranking import NOTHING
 from concf.evaluation.scorers import ListFunction
 from concf.models import choose_settings, train
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS
 from concf.strong.update import update
 
 RESULTS = Path(__file__).parent / "results" / "update.jsonl"

@@ -40,7 +40,6 @@ from torch import Tensor
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.table import BASELINES
 from concf.comparison.results_log import ResultsLog
-from concf.consensus.consensus import CONSENSUS
 from concf.consensus.fusion import Fusions
 from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.data.split import Split
@@ -48,6 +47,7 @@ from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.metrics import hits
 from concf.evaluation.scorers import Factors, ListFunction, ScoreFunction
 from concf.evaluation.validation import Validation, sample
+from concf.runs.settings import CONSENSUS
 from concf.strong import students
 from concf.strong.combine import combine
 from concf.strong.combine_stages import GivenLists

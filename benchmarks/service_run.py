@@ -6,13 +6,14 @@ from pathlib import Path
 
 import torch
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
+from concf.consensus.consensus import consensus
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
 from concf.reference.run import ReferenceRun
 from concf.reference.settings import ReferenceSettings
 from concf.runs.checkpoint import RunFolder
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 
 PLACES = 100  # K
 

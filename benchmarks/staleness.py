@@ -25,11 +25,11 @@ from measuring import RESULTS
 from sources import DOCS, lines, render
 
 from concf.comparison.results_log import ResultsLog
-from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import prepare, split_of
 from concf.data.reading.read import read
 from concf.evaluation.evaluate import evaluate
 from concf.models import choose_settings, train
+from concf.runs.settings import CONSENSUS
 from concf.runtime.text_tables import markdown
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.reference.batches import Batch
@@ -20,6 +19,7 @@ from concf.reference.head_losses import HeadLosses
 from concf.reference.heads import TableHead
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.trainer import Parts
+from concf.runs.settings import CONSENSUS
 from reproduction.sensitivity import DecoupledDecay, KeepsShare
 from reproduction.variants import KEPT_SHARES
 

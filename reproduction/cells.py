@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
+from concf.consensus.consensus import consensus
 from concf.data.split import Split
 from concf.evaluation.complementarity import Pairs, complementary_hit_ratio, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
@@ -26,6 +26,7 @@ from concf.reference.settings import ReferenceSettings
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
 from concf.runs.run import Best, Run
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.provenance import provenance
 from reproduction.ablations import ABLATIONS, Teacher
 from reproduction.consistency import consistency_by_rank

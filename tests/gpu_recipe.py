@@ -20,13 +20,12 @@ from torch import Tensor
 from concf.baselines import als
 from concf.baselines.als import Pairs
 from concf.consensus import voters as voting
-from concf.consensus.consensus import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_scores
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
 from concf.models import choose_settings, train
-from concf.runs.settings import RunSettings
+from concf.runs.settings import CONSENSUS, RunSettings
 from concf.strong import softmax
 from concf.strong.recipe import Recipe
 from concf.strong.reranker import TOP, Context, Reranker, Weights, fitted

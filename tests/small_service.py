@@ -18,13 +18,14 @@ import polars as pl
 import torch
 from small_run import SMALL
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
+from concf.consensus.consensus import consensus
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
 from concf.models import choose_settings
 from concf.reference.run import ReferenceRun
 from concf.runs.checkpoint import RunFolder
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.service.app import create_app
 from concf.service.explorer.view import Explorer
 from concf.service.front import Access

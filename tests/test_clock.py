@@ -18,7 +18,6 @@ from torch import Tensor
 from concf.baselines.factorisation import PureSVD
 from concf.baselines.sequences import SLIST, SequenceALS
 from concf.baselines.table import timed_voters
-from concf.consensus.consensus import CONSENSUS
 from concf.data.parts import TRAIN, VALID, origin
 from concf.data.prepare import prepare
 from concf.data.simulate import DriftingSimulation
@@ -28,6 +27,7 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.models import load_run, train
 from concf.runs.fold_in import FoldedHead
+from concf.runs.settings import CONSENSUS
 from concf.strong.combine import combine
 from concf.strong.decision import chosen, earlier_window
 from concf.strong.features import LEAST_AGE, NEWEST, SHARES, TIME_FEATURES, Clock

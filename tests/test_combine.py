@@ -21,7 +21,6 @@ from small_run import Killed, assert_same_end, die_after
 
 from concf.baselines.ease import EASE
 from concf.baselines.neighbours import RP3beta
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import by_scores, moments_of_lists
 from concf.data.prepare import prepare
 from concf.data.reading.lists import read_lists
@@ -34,6 +33,7 @@ from concf.models import load_run, train
 from concf.report.gather import gather
 from concf.report.page import page
 from concf.runs.checkpoint import CARD, RunFolder
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.strong.combine import combine
 from concf.strong.combine_stages import FIRST_SWEEPS, Combine, by_chance, first_hits, hits, note_leaks
 from concf.strong.settings import STUDENT

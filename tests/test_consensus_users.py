@@ -12,7 +12,6 @@ from recipe_worker import disliking
 from small_recipe import LOG, assert_same, data, small, trained
 
 from concf.baselines.als import Pairs, UserSolver
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConcfWarning
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
@@ -21,6 +20,7 @@ from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, train
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.strong import search
 from concf.strong.search import PLANS, n_consensus_users
 from concf.strong.settings import STUDENT, VALIDATED

@@ -9,11 +9,11 @@ import pytest
 import torch
 from small_recipe import trained
 
-from concf.consensus.consensus import CONSENSUS
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import SPEAKERS, similarity_shares, speakers
 from concf.inference.recommender import Recommender
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS
 from concf.strong.recipe import Recipe
 from concf.strong.reranker import TOP
 from concf.strong.settings import STUDENT, TIME

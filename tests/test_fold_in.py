@@ -16,7 +16,6 @@ from concf.baselines.als import Pairs, UserSolver
 from concf.baselines.ease import EASE
 from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import by_scores, first_items
 from concf.errors import ConfigError
 from concf.inference.lookup import NONE, History
@@ -25,6 +24,7 @@ from concf.inference.recommender import Recommender
 from concf.models import choose_settings, train
 from concf.runs.fold_in import FoldedHead
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.strong import fold_in as module
 from concf.strong.fold_in import LISTED, StrongFoldIn, _OrAverage
 from concf.strong.reranker import popularity_and_activity

@@ -9,7 +9,6 @@ import pytest
 import torch
 from small_recipe import LOG, SMALL, data, small, trained
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.models import choose_settings, train
 from concf.reference import train as reference
@@ -17,6 +16,7 @@ from concf.reference.model import Model
 from concf.reference.trainer import Trainer
 from concf.runs import memory
 from concf.runs.memory import available_memory, cgroup_memory
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.process_group import ProcessGroup
 from concf.strong import train as strong
 from concf.strong.combine import combine

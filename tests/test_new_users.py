@@ -16,7 +16,6 @@ from scipy.sparse import csr_array
 from small_recipe import CLI, LOG, small
 
 from concf.comparison.compare import compare
-from concf.consensus.consensus import CONSENSUS
 from concf.data.parts import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.prepare import prepare
 from concf.data.split import Split
@@ -25,6 +24,7 @@ from concf.inference.recommender import Recommender
 from concf.models import choose_settings, load_run, train
 from concf.report.gather import gather
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS
 
 SHARES: dict[str, Any] = {"valid": 0.25, "test": 0.25, "target_share": 0.3}
 

@@ -18,7 +18,6 @@ from concf.baselines.als import Pairs
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta, Walks
 from concf.baselines.table import BASELINES
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -30,6 +29,7 @@ from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
 from concf.models import choose_settings, load_run, train, train_job
 from concf.runs.job import Job
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import recipe as stages
 from concf.strong import search, students

@@ -17,7 +17,6 @@ from small_recipe import CLI, assert_same, small
 from small_run import Killed, assert_same_end, die_after
 
 from concf.baselines.als import ALS, Pairs
-from concf.consensus.consensus import CONSENSUS
 from concf.data.parts import TEST
 from concf.data.prepare import split_of
 from concf.data.simulate import DriftingSimulation
@@ -28,6 +27,7 @@ from concf.inference.recommender import Recommender
 from concf.models import load_run, train
 from concf.runs.checkpoint import CARD, RunFolder
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS
 from concf.strong import reranker
 from concf.strong import update_stages as stages
 from concf.strong.softmax import UserSoftmax

@@ -14,13 +14,13 @@ from concf.baselines.factorisation import IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta
 from concf.baselines.table import Candidate
 from concf.comparison.compare import compare
-from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import prepare
 from concf.errors import MissingExtraError
 from concf.evaluation.significance import paired_t
 from concf.models import DEFAULT, choose_settings, train
 from concf.report.gather import gather
 from concf.runs.checkpoint import RunFolder
+from concf.runs.settings import CONSENSUS
 from concf.runtime.executors import one_thread_each
 from concf.runtime.files import new_folder
 

@@ -13,13 +13,12 @@ from typing import Any, Literal
 from pydantic import ConfigDict, ValidationError
 
 from concf.baselines.table import BASELINES, Baseline, Candidate, candidate
-from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.validation import AUTO, USUAL, fitting_metric
 from concf.models import DEFAULT_OF_ONE, PRESETS, choose_settings, train
 from concf.reference.objectives import OBJECTIVES
-from concf.runs.settings import RunSettings
+from concf.runs.settings import CONSENSUS, RunSettings
 from concf.runtime.settings import Settings, flat, nested
 
 Grid = Mapping[str, Mapping[str, Any]]  # model -> setting -> values to try

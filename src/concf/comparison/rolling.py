@@ -16,7 +16,6 @@ import polars as pl
 from concf.comparison.compare import compare
 from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
-from concf.consensus.consensus import CONSENSUS
 from concf.data.catalogue import CATALOGUE
 from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_source, reading_of
 from concf.data.protocols import TimeCut
@@ -24,6 +23,7 @@ from concf.data.reading.times import moment
 from concf.data.split import Split, SplitRecipe
 from concf.errors import ConfigError, DataError, MissingExtraError, option
 from concf.evaluation.evaluate import at_lengths
+from concf.runs.settings import CONSENSUS
 from concf.runtime.arguments import check_count
 from concf.runtime.text_tables import short
 from concf.strong.run import StrongRun

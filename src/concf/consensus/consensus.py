@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # names of results: by R + C, and by R alone
 NOTHING = -1  # padding at the end of a list
 STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
 CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # cells of a table [users, items] in memory at a time ...

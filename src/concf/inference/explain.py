@@ -12,11 +12,12 @@ from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
 from concf.baselines.table import timed_voters
-from concf.consensus.consensus import CONSENSUS, rank_importance
+from concf.consensus.consensus import rank_importance
 from concf.consensus.voters import LEAST_STD, TIMED_LEAST_STD, by_lists
 from concf.evaluation.scorers import Factors
 from concf.inference.lookup import Id
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS
 from concf.runtime.text_tables import settings_line
 from concf.strong import reranker
 from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, TIME_FEATURES, TREND_FEATURES, HeadFeatures, Histories

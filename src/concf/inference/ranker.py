@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.consensus import CONSENSUS, consensus, rank_importance
+from concf.consensus.consensus import consensus, rank_importance
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
@@ -26,6 +26,7 @@ from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
 from concf.runs.fold_in import FoldIn
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS
 from concf.strong.features import Clock
 from concf.strong.run import StrongRun
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from concf.consensus.consensus import CONSENSUS
 from concf.data.reading.times import When, in_unit_of, moment
 from concf.errors import ConfigError, note, option
 from concf.inference.explain import Explanation
@@ -34,6 +33,7 @@ from concf.inference.ranker import Ranker, highest
 from concf.inference.rules import Rules, catalogue_of
 from concf.models import load_run
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS
 from concf.runtime.arguments import check_count
 from concf.strong.run import StrongRun
 

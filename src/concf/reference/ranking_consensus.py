@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS, consensus, consistencies
+from concf.consensus.consensus import NOTHING, consensus, consistencies
 from concf.data.split import Split
 from concf.errors import DataError
 from concf.evaluation.ranking import Seen, rank_everyone
@@ -17,6 +17,7 @@ from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
 from concf.reference.model import Model
 from concf.reference.settings import ReferenceSettings
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 
 
 class RankingConsensus:

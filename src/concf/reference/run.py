@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.scorers import Factors
 from concf.reference.model import Model
@@ -18,6 +17,7 @@ from concf.reference.objectives import choose
 from concf.reference.settings import ReferenceSettings
 from concf.runs.fold_in import FoldIn
 from concf.runs.run import Best, Run
+from concf.runs.settings import CONSENSUS
 from concf.runtime.settings import named
 
 

@@ -7,11 +7,10 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.reference.encoders import ENCODERS, EncoderMaker, Sharing, mlp
 from concf.reference.objectives import FIVE, FORMULATIONS, OBJECTIVES, Formulation, LossSettings, imported
-from concf.runs.settings import RunSettings, ValidationSettings, VotingSettings
+from concf.runs.settings import CONSENSUS, R_CONSENSUS, RunSettings, ValidationSettings, VotingSettings
 from concf.runtime.settings import Settings, named
 
 RANKS_PER_VOTE = 5  # M / K: an item that falls out of the first M has rank M, so M must lie well below the votes

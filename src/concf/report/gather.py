@@ -10,13 +10,13 @@ import numpy as np
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
 from concf.baselines.table import voter
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.inference.explain import about, cross_fitted
 from concf.inference.recommender import Recommender
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
 

@@ -14,8 +14,8 @@ from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import MissingExtraError
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.provenance import VERSION
 from concf.runtime.text_tables import shortened
 

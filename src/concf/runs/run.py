@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.parts import PARTS, origin
 from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, note, option
@@ -23,7 +22,7 @@ from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.scorers import Factors, ListFunction, WithFallback
 from concf.evaluation.validation import fitting_metric
 from concf.runs.fold_in import FoldIn
-from concf.runs.settings import RunSettings
+from concf.runs.settings import CONSENSUS, R_CONSENSUS, RunSettings
 from concf.runtime.arguments import check_cutoffs
 
 

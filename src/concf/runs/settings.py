@@ -14,6 +14,8 @@ from concf.data.weights import Weighting
 from concf.errors import ConfigError
 from concf.runtime.settings import Settings, flat, nested
 
+CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # names of results: by R + C, and by R alone
+
 
 class VotingSettings(Settings):
     """Settings of the consensus of rankings (Eq. 10-12)."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.progress import shows
 from concf.runtime.text_tables import settings_line, short
 

@@ -210,7 +210,7 @@ def _prepare(recommender: Recommender) -> None:
     """Compute what all requests share, so that the first does not wait for it; refuse vectors that are not finite."""
     import torch
 
-    from concf.consensus.consensus import CONSENSUS
+    from concf.runs.settings import CONSENSUS
 
     ranker = recommender.ranker
     if not ranker.names:

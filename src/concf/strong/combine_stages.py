@@ -26,7 +26,6 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.neighbours import RP3beta
-from concf.consensus.consensus import CONSENSUS
 from concf.consensus.fusion import Fusions
 from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.data.split import Split
@@ -35,6 +34,7 @@ from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, sample
+from concf.runs.settings import CONSENSUS
 from concf.strong import students
 from concf.strong.recipe import Recipe
 from concf.strong.run import StrongRun

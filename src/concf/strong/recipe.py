@@ -31,12 +31,13 @@ from torch import Tensor
 
 from concf.baselines.als import START, UserSolver
 from concf.baselines.table import timed_voters
-from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS
+from concf.consensus.consensus import NOTHING
 from concf.consensus.voters import Voter, kept_votes
 from concf.errors import note
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, sample
 from concf.runs.run import Best
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import search

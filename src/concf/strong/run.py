@@ -11,11 +11,11 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.table import voters
-from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError, option
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
+from concf.runs.settings import CONSENSUS
 from concf.strong.features import TIME_FEATURES, Clock
 from concf.strong.fold_in import StrongFoldIn
 from concf.strong.reranker import TOP, n_features

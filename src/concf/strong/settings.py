@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from concf.baselines.table import timed_voters, voters
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
-from concf.runs.settings import RunSettings, VotingSettings
+from concf.runs.settings import CONSENSUS, R_CONSENSUS, RunSettings, VotingSettings
 
 STUDENT = "student"
 TIME = "time"  # key of the chosen settings of a run: which parts that use times are on

@@ -27,13 +27,13 @@ from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
 from concf.baselines.als import START, Pairs, UserSolver
-from concf.consensus.consensus import CONSENSUS
 from concf.data.parts import PARTS, TEST, TRAIN, VALID, origin
 from concf.data.split import Split
 from concf.errors import note
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, sample
 from concf.runs.fold_in import FoldedHead
+from concf.runs.settings import CONSENSUS
 from concf.runtime.settings import Settings
 from concf.strong.recipe import Recipe
 from concf.strong.reranker import Weights

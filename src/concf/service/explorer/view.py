@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.parts import origin
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import Vote, Votes, about, cross_fitted, similarity_shares, speakers
 from concf.inference.lookup import ItemLookup, Short, kind_in_words
 from concf.inference.rules import AppliedRules
+from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.service.answers import BY_RANK, unknown_items
 from concf.service.explorer.search import Search
 from concf.service.loading import Served, ServedRules
