@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import product
 from math import inf
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import torch
-from scipy.sparse import csr_array
-
-from concf.baselines.ease import EASE
-from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
-from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.baselines.sequences import SLIST, SequenceALS
-from concf.baselines.timed import DecayedALS, DecayedEASE, DecayedPopularity, RecentPopularity
 from concf.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from scipy.sparse import csr_array
 
 
 class Baseline(Protocol):
@@ -58,20 +55,31 @@ class Vote:
 class Candidate:
     """Baseline, and the values tried for its settings.
 
+    baseline: its class; one of concf as text, module.class, since the table alone needs no PyTorch
     library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `search`
     vote: how it votes; None: it is only compared
     """
 
-    make: Any
+    baseline: Any
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     library: str | None = None
     every_point: bool = False
     vote: Vote | None = None
 
     @property
+    def make(self) -> Any:
+        """The class of the baseline."""
+        if not isinstance(self.baseline, str):
+            return self.baseline
+        module, _, name = self.baseline.partition(".")
+        return getattr(import_module(f"concf.baselines.{module}"), name)
+
+    @property
     def timed(self) -> bool:
         """Whether `fit` also takes `times=`, the times of the pairs (`Split.times`)."""
-        return bool(getattr(self.make, "timed", False))
+        if isinstance(self.baseline, str):
+            return self.baseline.startswith(("timed.", "sequences."))
+        return bool(getattr(self.baseline, "timed", False))
 
     def at(self, point: Sequence[int]) -> Baseline:
         """Return the baseline at a point of the grid, given by the position of each value."""
@@ -87,79 +95,52 @@ class Candidate:
         return map(self.at, product(*(range(len(values)) for values in self.grid.values())))
 
 
+# Add your own: BASELINES["mine"] = Candidate(Mine, {"shrink": (1.0, 10.0)}, vote=Vote({"shrink": (1.0, 10.0)}))
 BASELINES = {
-    "popularity": Candidate(Popularity),
-    "rp3beta": Candidate(
-        RP3beta,
-        {
-            "alpha": (0.3, 0.5, 0.7, 0.9),
-            "beta": (-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4),
-            "neighbours": (200, 1000, 5000),
-        },
-        vote=Vote(
-            {"alpha": (0.4, 0.5, 0.6, 0.7, 0.8), "beta": (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)},
-            fixed={"neighbours": 500},
-            budget="fast",
-        ),
-    ),
-    "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0)}),
-    "userknn": Candidate(
-        UserKNN,
-        {"neighbours": (100, 500, 2000), "power": (1.0, 1.5, 2.0, 3.0), "beta": (-0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5)},
-        vote=Vote({"power": (1.0, 1.5, 2.0), "beta": (0.1, 0.2, 0.3, 0.4)}, fixed={"neighbours": 500}),
-    ),
-    "ease": Candidate(
-        EASE,
-        {"regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0)},
-        vote=Vote({"regularisation": (30.0, 100.0, 300.0, 1000.0)}, most=(10_000, 50_000)),
-    ),
-    "puresvd": Candidate(PureSVD, {"factors": (4, 8, 16, 32, 64, 128, 192, 256)}),
-    "ials": Candidate(
-        IALS,
-        {
-            "factors": (64, 128, 256, 512),
-            "alpha": (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0),
-            "regularisation": (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0, 2000.0, 4000.0),
-            "iterations": (8, 15, 30),
-        },
-        library="implicit",
-    ),
-    "als": Candidate(
-        ALS,
-        {
-            "factors": (128, 256),
-            "unobserved": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
-            "penalty": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1),
-            "sweeps": (4, 8, 16),
-        },
-    ),
-    "recent-popularity": Candidate(
-        RecentPopularity,
-        {"share": (0.01, 0.03, 0.1, 0.3)},
-        vote=Vote({"share": (0.01, 0.03, 0.1, 0.3)}, budget="fast"),
-    ),
-    "decayed-popularity": Candidate(DecayedPopularity, {"half_life": (0.01, 0.03, 0.1, 0.3, None)}),
-    "als-decayed": Candidate(
-        DecayedALS,
-        {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.03, 0.1, 0.3, None)},
-        vote=Vote({"half_life": (0.1, 0.3, 1.0)}, fixed={"factors": 64, "sweeps": 2}, budget="fast"),
-    ),
-    "ease-decayed": Candidate(
-        DecayedEASE, {"regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None)}
-    ),
-    "slist": Candidate(
-        SLIST,
-        {"alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0)},
-        vote=Vote(
-            {"alpha": (0.2, 0.6)}, fixed={"regularisation": 100.0}, budget="default", most=(0, 25_000), items=True
-        ),
-    ),
-    "als-sequence": Candidate(
-        SequenceALS,
-        {"unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "memory": (5.0, 20.0, 80.0)},
-        vote=Vote({"memory": (2.0, 5.0, 20.0, 80.0)}, budget="fast"),
-    ),
-}  # add your own: BASELINES["mine"] = Candidate(Mine, {"shrink": (1.0, 10.0)}, vote=Vote({"shrink": (1.0, 10.0)}))
+    "popularity": Candidate("factorisation.Popularity"),
+    "rp3beta": Candidate("neighbours.RP3beta", {
+        "alpha": (0.3, 0.5, 0.7, 0.9), "beta": (-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4),
+        "neighbours": (200, 1000, 5000),
+    }, vote=Vote(
+        {"alpha": (0.4, 0.5, 0.6, 0.7, 0.8), "beta": (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)},
+        fixed={"neighbours": 500}, budget="fast",
+    )),
+    "itemknn": Candidate("neighbours.ItemKNN", {
+        "neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0),
+    }),
+    "userknn": Candidate("neighbours.UserKNN", {
+        "neighbours": (100, 500, 2000), "power": (1.0, 1.5, 2.0, 3.0), "beta": (-0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+    }, vote=Vote({"power": (1.0, 1.5, 2.0), "beta": (0.1, 0.2, 0.3, 0.4)}, fixed={"neighbours": 500})),
+    "ease": Candidate("ease.EASE", {
+        "regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0),
+    }, vote=Vote({"regularisation": (30.0, 100.0, 300.0, 1000.0)}, most=(10_000, 50_000))),
+    "puresvd": Candidate("factorisation.PureSVD", {"factors": (4, 8, 16, 32, 64, 128, 192, 256)}),
+    "ials": Candidate("factorisation.IALS", {
+        "factors": (64, 128, 256, 512), "alpha": (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0),
+        "regularisation": (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0, 2000.0, 4000.0),
+        "iterations": (8, 15, 30),
+    }, library="implicit"),
+    "als": Candidate("factorisation.ALS", {
+        "factors": (128, 256), "unobserved": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
+        "penalty": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), "sweeps": (4, 8, 16),
+    }),
+    "recent-popularity": Candidate("timed.RecentPopularity", {
+        "share": (0.01, 0.03, 0.1, 0.3),
+    }, vote=Vote({"share": (0.01, 0.03, 0.1, 0.3)}, budget="fast")),
+    "decayed-popularity": Candidate("timed.DecayedPopularity", {"half_life": (0.01, 0.03, 0.1, 0.3, None)}),
+    "als-decayed": Candidate("timed.DecayedALS", {
+        "unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.03, 0.1, 0.3, None),
+    }, vote=Vote({"half_life": (0.1, 0.3, 1.0)}, fixed={"factors": 64, "sweeps": 2}, budget="fast")),
+    "ease-decayed": Candidate("timed.DecayedEASE", {
+        "regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None),
+    }),
+    "slist": Candidate("sequences.SLIST", {
+        "alpha": (0.2, 0.6), "memory": (5.0, 20.0, 80.0), "regularisation": (50.0, 200.0),
+    }, vote=Vote({"alpha": (0.2, 0.6)}, {"regularisation": 100.0}, budget="default", most=(0, 25_000), items=True)),
+    "als-sequence": Candidate("sequences.SequenceALS", {
+        "unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "memory": (5.0, 20.0, 80.0),
+    }, vote=Vote({"memory": (2.0, 5.0, 20.0, 80.0)}, budget="fast")),
+}  # fmt: skip
 
 
 def candidate(name: str) -> Candidate:
