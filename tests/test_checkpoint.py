@@ -39,7 +39,7 @@ from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, RUN, RunFolder
 MOMENTS = """
 import os, signal, sys
 from pathlib import Path
-import torch._dynamo  # else every process would import it
+import safetensors.torch, torch._dynamo  # else every process would import it
 import concf.cli.app
 import concf.runs.checkpoint as checkpoint
 import concf.reference.train as training
@@ -69,13 +69,13 @@ def while_a_line_of_history_is_written():
 
 def while_a_checkpoint_is_written():
     saved = []
-    def half(tensors, path, metadata, save=checkpoint.save_file):
+    def half(tensors, path, metadata, save=safetensors.torch.save_file):
         save(tensors, path, metadata=metadata)
         saved.append(path)
         if len(saved) == 6:
             Path(path).write_bytes(Path(path).read_bytes()[:3000])
             die()
-    checkpoint.save_file = half
+    safetensors.torch.save_file = half
 
 out, *words = sys.argv[1:]
 moments = (in_the_first_epoch, between_checkpoints_after_the_lesson_began, while_a_line_of_history_is_written,

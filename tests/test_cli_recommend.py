@@ -96,17 +96,13 @@ def test_a_mistake_is_answered_and_leaves_no_file(concf: CLI, tmp_path: Path) ->
         (tmp_path / name).write_bytes(b"\xff\xfe\x00")
     pl.DataFrame({"user": [3, None]}).write_parquet(tmp_path / "nulls.parquet")
     for words, message in (
-        (["--users", "3,777"], "no user is called 777"),
-        (["--users", "3,1_0"], "'1_0' is no user of the log"),
-        (["--users", "9" * 30], "no user is called 9999"),
-        (["--users", "gone.csv"], "gone.csv: no such file"),
-        (["--users", "{}/bytes.txt"], "not a text file of ids"),
+        (["--users", "3,777"], "no user is called 777"), (["--users", "3,1_0"], "'1_0' is no user of the log"),
+        (["--users", "9" * 30], "no user is called 9999"), (["--users", "gone.csv"], "gone.csv: no such file"),
+        (["--users", "{}/bytes.txt"], "not a text file of ids"), (["-k", "13"], "k = 13"), (["-k", "0"], ""),
         (["--users", "{}/bytes.parquet"], "cannot be read as a Parquet file"),
         (["--users", "{}/nulls.parquet"], "None is no user of the log"),
         (["--by", "oracle"], "unknown recommender 'oracle'"),
-        (["-k", "13"], "k = 13"),
-        (["-k", "0"], ""),
-    ):
+    ):  # fmt: skip
         out = tmp_path / "out" / "recs.parquet"
         code, printed, err = concf("recommend", run_folder(), "--out", out, *(word.format(tmp_path) for word in words))
         assert (code, printed, message in err, "Traceback" in err) == (2, "", True, False), err

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +48,10 @@ pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnin
 # What a budget pays for
 
 
-@pytest.mark.parametrize(
-    ("budget", "heads", "fixed"),
-    [
-        ("fast", ["als-a", STUDENT], ("rp3beta",)),
-        ("default", ["als-a", "als-b", STUDENT], ("rp3beta",)),
-        ("thorough", ["als-a", "als-b", "softmax-a", "softmax-b", STUDENT], ("rp3beta", "userknn", "ease")),
-    ],
-)
+@pytest.mark.parametrize(("budget", "heads", "fixed"), [
+    ("fast", ["als-a", STUDENT], ("rp3beta",)), ("default", ["als-a", "als-b", STUDENT], ("rp3beta",)),
+    ("thorough", ["als-a", "als-b", "softmax-a", "softmax-b", STUDENT], ("rp3beta", "userknn", "ease")),
+])  # fmt: skip
 def test_a_budget_has_its_heads_voters_and_stages(budget: str, heads: list[str], fixed: tuple[str, ...]) -> None:
     run = trained(budget)
     assert run.heads == heads
@@ -333,3 +332,12 @@ def test_a_softmax_goes_on_if_it_is_not_far_behind_als_on_the_users_of_the_searc
     monkeypatch.setattr(stages, "fit_softmax", lambda *_, **__: vectors)
     recipe._softmax("softmax-a")
     assert recipe.chosen["softmax-a"]["epochs"] == 1 + recipe.plan.softmax[0] * goes_on
+
+
+def test_lists_of_known_users_need_no_pytorch(tmp_path: Path) -> None:
+    model = ConCF(budget="fast", **SMALL).fit(LOG.draw(1), out=tmp_path / "run")
+    run = "app(sys.argv[1:], standalone_mode=False); print('torch' in sys.modules)"
+    words = ["recommend", str(tmp_path / "run"), "--users", "3,8", "-k", "5", "--exclude", "1", "--json"]
+    command = [sys.executable, "-c", f"import sys; from concf.cli.app import app; {run}", *words]
+    lists, found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert (json.loads(lists), found) == (model.recommend([3, 8], 5, exclude=[1]).to_dicts(), "False")

@@ -1,4 +1,4 @@
-"""The two models: `strong`, the default, and `reference`, the paper's. Presets, training, and loading of both."""
+"""The two models: `strong`, the default, and `reference`, the paper's. Presets and training of both."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError, note
-from concf.reference.run import ReferenceRun
+from concf.errors import ConfigError
+from concf.loading import load_run as load_run
+from concf.loading import run_settings
 from concf.reference.settings import ReferenceSettings
 from concf.reference.train import train_reference
-from concf.runs.checkpoint import RUN, RunFolder, refuse_other_data
+from concf.runs.checkpoint import RunFolder
 from concf.runs.job import Job, as_watchers, device_of
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings, from_word
 from concf.runs.watchers import Watch
 from concf.runtime.arguments import check_seed
-from concf.runtime.provenance import VERSION
 from concf.runtime.settings import flat, read_toml
-from concf.strong.run import StrongRun
 from concf.strong.settings import StrongSettings
 from concf.strong.train import train_strong
 
@@ -33,16 +31,10 @@ DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # presets by default, and for o
 
 
 def train(
-    data: Split,
-    settings: RunSettings | Mapping[str, Any] | None = None,
-    *,
-    preset: str | None = None,
-    seed: int | None = None,
-    device: str | torch.device | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    watch: Watch | Sequence[Watch] | None = None,
-) -> Run:
+    data: Split, settings: RunSettings | Mapping[str, Any] | None = None, *, preset: str | None = None,
+    seed: int | None = None, device: str | torch.device | None = None, out: str | Path | None = None,
+    resume: bool = False, watch: Watch | Sequence[Watch] | None = None,
+) -> Run:  # fmt: skip
     """Train on the training part; every head and the consensus is kept at its best validation.
 
     settings: all of them, or changes to the preset such as {"budget": "fast"}
@@ -82,48 +74,10 @@ def train_job(
     return train_reference(data, settings, seed, device, job)
 
 
-def load_run(
-    folder: str | Path, data: Split | str | Path | None = None, device: str | torch.device = "cpu"
-) -> StrongRun | ReferenceRun:
-    """Load the run in a folder, each head and consensus at its best; no GPU is needed, wherever it was trained.
-
-    data: the data set that it was trained on, or its folder; None: at its place when the run was trained
-    """
-    home = RunFolder(folder)
-    chosen, description = run_settings(home), home.description()
-    split = (home.data() if data is None else data if isinstance(data, Split) else Split.load(data)).known
-    refuse_other_data(description, split, home.path)
-    kind: Any = StrongRun if isinstance(chosen, StrongSettings) else ReferenceRun
-    run: StrongRun | ReferenceRun = kind(split, chosen, description["seed"], torch.device(device))
-    home.load(run)
-    advice = f"Continue with: concf train --resume --out {home.path}"
-    if not run.finished and run.unit == "stages":
-        raise DataError(f"{home.path}: not finished, without a recommender before the last stage. {advice}")
-    if not run.finished:
-        note(f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. {advice}")
-    return run
-
-
-def run_settings(folder: RunFolder) -> RunSettings:
-    """Settings of the run in a folder."""
-    description, path = folder.description(), folder.path / RUN
-    try:
-        return MODELS[description["model"]].model_validate(description["settings"])
-    except KeyError:
-        raise DataError(f"{path}: damaged: no model is called {description['model']!r}. Restore a copy") from None
-    except ValidationError as error:
-        unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
-        raise DataError(f"{path}: settings that concf {VERSION} refuses: {unknown}. Train the run again") from None
-
-
 def choose_settings(
-    base: str | RunSettings | None = None,
-    changes: Mapping[str, Any] | None = None,
-    *,
-    file: str | Path | None = None,
-    words: Iterable[str] = (),
-    single: str | None = None,
-) -> RunSettings:
+    base: str | RunSettings | None = None, changes: Mapping[str, Any] | None = None, *,
+    file: str | Path | None = None, words: Iterable[str] = (), single: str | None = None,
+) -> RunSettings:  # fmt: skip
     """Return a preset or settings with changes: a TOML file, then nested `changes`, then words as `consensus.weight=0`.
 
     single: an objective that is trained alone. A file may name its preset: `preset = "reference"`. If none is named, it

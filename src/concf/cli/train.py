@@ -56,7 +56,8 @@ def train(
     continues, with exactly the same result: `concf train --resume --out runs/first`. By several processes:
     `torchrun --nproc-per-node 8 -m concf train ...`
     """
-    from concf.models import choose_settings, run_settings, train_job
+    from concf.loading import run_settings
+    from concf.models import choose_settings, train_job
     from concf.runs.checkpoint import RunFolder
     from concf.runs.job import Job
     from concf.runs.watchers import Lines

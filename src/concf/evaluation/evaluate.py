@@ -15,14 +15,13 @@ from scipy.sparse import csr_array
 from concf.data.parts import PARTS, origin
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
+from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, METRICS, hits
 from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.scorers import Factors, among
 from concf.evaluation.significance import bootstrap_interval
 from concf.runtime.arguments import check_cutoffs
 
 ALL_METRICS = (*ACCURACY, *CATALOGUE_WIDE, *BEYOND)
-METRICS = ("recall", "ndcg")
 Part = Literal["valid", "test"]
 
 

@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 Hits = NDArray[np.bool_]  # [e, N]
 Counts = NDArray[np.float64]  # [e]
 PerUser = NDArray[np.float64]  # [e]
+METRICS = ("recall", "ndcg")  # by default
 
 
 def flat_cells(rows: csr_array) -> NDArray[np.int64]:

@@ -62,9 +62,14 @@ class Factors(BlockScorer):
         """Move to a device."""
         return Factors(self.user.to(device), self.item.to(device), None if self.bias is None else self.bias.to(device))
 
-    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
+    @property
+    def directions(self) -> Tensor:
+        """[items, d] item vectors of length 1."""
+        return torch.nn.functional.normalize(self.item.float(), dim=1)
+
+    def scores(self, users: Tensor | NDArray[np.int64], out: Tensor | None = None) -> Tensor:
         """[b] -> [b, items], into `out` if given."""
-        rows = self.user[users.to(self.user.device)]
+        rows = self.user[torch.as_tensor(users, device=self.user.device)]
         if self.bias is None:
             return torch.mm(rows, self.item.T, out=out)
         return torch.addmm(self.bias, rows, self.item.T, out=out)

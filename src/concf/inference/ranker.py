@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from math import isqrt
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from torch import Tensor
 
-from concf.consensus.consensus import consensus, rank_importance
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError
-from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
-from concf.evaluation.ranking import NOTHING
-from concf.evaluation.scorers import Factors, ListFunction
-from concf.inference.explain import Contributions, Explanation, Votes, similarity_shares, speakers
+from concf.evaluation.metrics import METRICS
 from concf.inference.lookup import NONE, History, Id, Positions, Short
-from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
-from concf.runs.fold_in import FoldIn
 from concf.runs.run import Run
 from concf.runs.settings import CONSENSUS
-from concf.strong.features import Clock
 from concf.strong.run import StrongRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from concf.evaluation.evaluate import Evaluation
+    from concf.evaluation.scorers import Factors, ListFunction
+    from concf.inference.explain import Contributions, Explanation, Votes
+    from concf.inference.new_items import JoinedItems
+    from concf.runs.fold_in import FoldIn
+    from concf.strong.features import Clock
 
 CELLS = 1 << 24  # most cells of a table [users, items] of scores in memory
 T = TypeVar("T")
@@ -50,6 +52,8 @@ class Ranker:
         self.names, self.heads = run.rows(), list(run.heads)
         self.new: JoinedItems | None = None
         if items is not None:
+            from concf.inference.new_items import joined
+
             self.new = joined(run, [Ranker(run).factors(head) for head in self.heads], items)
         self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
         self.n_items = len(self.item_ids)
@@ -105,8 +109,7 @@ class Ranker:
 
     def directions(self, head: str) -> NDArray[np.float32]:
         """[items, d] a head's item vectors, normalised: their inner products are cosines."""
-        make = lambda: torch.nn.functional.normalize(self.factors(head).item.float(), dim=1).numpy()  # noqa: E731
-        return self._cached(("directions", head), make)
+        return self._cached(("directions", head), lambda: self.factors(head).directions.numpy())
 
     def known(self, by: str) -> str:
         """Check the name of a head or consensus."""
@@ -153,6 +156,8 @@ class Ranker:
 
     def votes(self, by: str) -> Votes | None:
         """Votes of a consensus; the R-consensus may share those of the other. None if the run kept none."""
+        from concf.inference.explain import Votes
+
         kept, lists = self.run.best[by].votes or self.run.best[CONSENSUS].votes, self.run.best[by].lists
         return self._cached(("votes", by), lambda: Votes(kept, lists, self.run, by) if kept else None)
 
@@ -162,6 +167,8 @@ class Ranker:
         votes = self.votes(CONSENSUS) if CONSENSUS in self.names else None
         if votes is None or votes.weights is None:
             return None
+        from concf.inference.explain import Contributions
+
         return Contributions(votes, self.run)
 
     def block(self) -> int:
@@ -183,10 +190,10 @@ class Ranker:
         among:  the only items that may be shown to any of the users; every voter ranks all of them
         """
         if self.known(by) in self.heads:
-            scores = self.factors(by).scores(torch.from_numpy(users)).numpy()
+            scores = self.factors(by).scores(users).numpy()
             lists = [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
         elif anew:
-            voters = [(each, each.user[torch.from_numpy(users)]) for each in self.voters.values()]
+            voters = [(each, each.user[users]) for each in self.voters.values()]
             lists = self._by_rank(voters, k, hidden, among)
         else:
             lists = self._stored(users, k, by, hidden)
@@ -196,18 +203,15 @@ class Ranker:
 
     def _stored(self, users: Positions, k: int, by: str, hidden: Sequence[Positions]) -> list[Short]:
         """Return the stored lists of a consensus; the best head ranks for users without one."""
-        stored = self.run.best[by].lists
-        assert stored is not None
         self._check_length(k)
-        votes, head = self.votes(by), self.run.best_head()
-        lists, rows = stored.cpu().numpy()[users], users
-        if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun) and votes is not None:
-            lists, scores = (each.numpy() for each in self.run.reranked_at(self.clock, torch.from_numpy(users)))
-            votes, rows = copy(votes), np.arange(len(users))
-            votes.reranked = lists, scores
-        agreed = [self._agreed(row, each, k, votes, own) for row, each, own in zip(rows, lists, hidden, strict=True)]
+        (stored, scores), head = self.run.best[by].listed(), self.run.best_head()
+        lists, rows, worth = stored[users], users, self.votes(by) if scores is None or by != CONSENSUS else scores
+        if self.clock is not None and by == CONSENSUS and isinstance(self.run, StrongRun):
+            lists, worth = (each.numpy() for each in self.run.reranked_at(self.clock, users))
+            rows = np.arange(len(users))
+        agreed = [self._agreed(row, each, k, worth, own) for row, each, own in zip(rows, lists, hidden, strict=True)]
         agreed = self._with_new(agreed, k, lambda: self.short(users, k, head, hidden))
-        without = np.flatnonzero(lists[:, 0] < 0).tolist()
+        without = np.flatnonzero((lists[:, 0] < 0) & ~self.run.unlearned[users]).tolist()
         if without:
             closed = [np.union1d(hidden[at], self.run.unlisted[[users[at]]].indices) for at in without]
             ranked = self.short(users[without], k, head, closed)
@@ -228,6 +232,8 @@ class Ranker:
 
     def folded_votes(self, histories: Rows, by: str) -> tuple[NDArray[np.int32], Votes]:
         """[n, L] consensus lists for n histories, and their votes."""
+        from concf.inference.explain import Votes
+
         agreed = self.fold_in.agree(*histories)
         lists = agreed.lists if by == CONSENSUS else agreed.plain
         return lists.numpy(), Votes(agreed.votes, lists, self.run, by)
@@ -258,7 +264,6 @@ class Ranker:
             return agreed
         return [self.new.woven(*each, k) for each in zip(agreed, ranked(), strict=True)]
 
-    @torch.inference_mode()  # a tenth faster: hundreds of small operations
     def of_histories(
         self, histories: Sequence[History], k: int, by: str, hidden: Sequence[Positions],
         among: Positions | None = None,
@@ -268,26 +273,31 @@ class Ranker:
         Their consensus is re-ranked as for users of the log; without a re-ranker it is by R alone, since new users have
         no rankings over time. hidden, among: see `short`
         """
-        rows = self.rows_of(histories)
-        if self.known(by) in self.heads:
-            factors = self.factors(by)
-            folded = Factors(self.fold_in.head(by, *rows).user, factors.item, factors.bias)
-            scores = folded.scores(torch.arange(len(histories))).numpy()
-            return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
-        left_out = all(np.isin(used.items, own).all() for used, own in zip(histories, hidden, strict=True))
-        if self.reranks and left_out and among is None and histories:
-            self._check_length(k)
-            (lists, plain, votes), head = self.fold_in.agree(*rows), self.run.best_head()
-            listed = (lists if by == CONSENSUS else plain).numpy()
-            worth = votes["reranked"].numpy() if by == CONSENSUS else Votes(votes, plain, self.run, by)
-            agreed = [self._agreed(row, listed[row], k, worth, own) for row, own in enumerate(hidden)]
-            return self._with_new(agreed, k, lambda: self.of_histories(histories, k, head, hidden))
-        return self._by_rank([(each, each.user) for each in self.folded_voters(rows).values()], k, hidden, among)
+        import torch
+
+        from concf.inference.explain import Votes
+
+        with torch.inference_mode():  # a tenth faster: hundreds of small operations
+            rows = self.rows_of(histories)
+            if self.known(by) in self.heads:
+                factors = self.factors(by)
+                folded = replace(factors, user=self.fold_in.head(by, *rows).user)
+                scores = folded.scores(np.arange(len(histories))).numpy()
+                return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
+            left_out = all(np.isin(used.items, own).all() for used, own in zip(histories, hidden, strict=True))
+            if self.reranks and left_out and among is None and histories:
+                self._check_length(k)
+                (lists, plain, votes), head = self.fold_in.agree(*rows), self.run.best_head()
+                listed = (lists if by == CONSENSUS else plain).numpy()
+                worth = votes["reranked"].numpy() if by == CONSENSUS else Votes(votes, plain, self.run, by)
+                agreed = [self._agreed(row, listed[row], k, worth, own) for row, own in enumerate(hidden)]
+                return self._with_new(agreed, k, lambda: self.of_histories(histories, k, head, hidden))
+            return self._by_rank([(each, each.user) for each in self.folded_voters(rows).values()], k, hidden, among)
 
     def folded_voters(self, histories: Rows) -> dict[str, Factors]:
         """Voting heads, with a user vector for each of n histories."""
         return {
-            name: Factors(self.fold_in.head(name, *histories, voting=True).user, each.item, each.bias)
+            name: replace(each, user=self.fold_in.head(name, *histories, voting=True).user)
             for name, each in self.voters.items()
         }
 
@@ -298,6 +308,10 @@ class Ranker:
 
         Fixed voters take no part, since the run does not keep their scores.
         """
+        import torch
+
+        from concf.consensus.consensus import NOTHING, consensus, rank_importance
+
         if not hidden:
             return []
         columns = np.arange(self.n_items) if among is None else among
@@ -325,6 +339,8 @@ class Ranker:
 
     def explain(self, row: int, index: int, user: Id, item: Id) -> Explanation:
         """Explain the rank of the item at `index` in the consensus list of the user at `row`."""
+        from concf.inference.explain import similarity_shares, speakers
+
         best = self.run.best.get(CONSENSUS)
         if best is None:
             raise ConfigError("a run of one head has no consensus to explain")
@@ -335,7 +351,7 @@ class Ranker:
         used, heads = bool(index in seen), votes.cast(row, index)
         for vote in heads:
             if vote["head"] in self.voters:
-                scores = self.voters[vote["head"]].scores(torch.tensor([row]))[0].numpy()
+                scores = self.voters[vote["head"]].scores(np.array([row]))[0].numpy()
                 own = scores[index]
                 scores[seen] = -np.inf
                 ahead = (scores > own) | ((scores == own) & (np.arange(len(scores)) < index))
@@ -348,7 +364,7 @@ class Ranker:
             aspects[each["aspect"]] = aspects.get(each["aspect"], 0.0) + each["value"]
         (because,) = speakers(similarity_shares(self.voters.values(), seen, np.array([index])))
         listed = [] if best.lists is None else best.lists[row].tolist()
-        if self.new is not None or listed[:1] == [NOTHING]:  # with new items, or without a consensus list
+        if self.new is not None or listed[:1] == [-1]:  # with new items, or without a consensus list
             listed = self.short(np.array([row]), self.run.settings.consensus.shown, CONSENSUS, [seen])[0][0].tolist()
         return {
             "user": user,
@@ -385,6 +401,9 @@ def evaluate_new(
     metrics: Sequence[str] = METRICS,
 ) -> dict[str, Evaluation]:  # fmt: skip
     """Evaluate a ranker with new items as `Run.evaluate` does: on items of the log, since no others are held out."""
+    from concf.evaluation.evaluate import evaluate
+    from concf.evaluation.scorers import Factors, ListFunction
+
     run, data = ranker.run, ranker.run.data
     run.refuse_learned(on)
     data.note_if_few(on)
@@ -397,7 +416,7 @@ def evaluate_new(
             return Factors(each.user, each.item[:n_items], None if each.bias is None else each.bias[:n_items])
 
         def lists(users: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-            listed, length = np.full((len(users), k), NOTHING, np.int64), min(k, shown)
+            listed, length = np.full((len(users), k), -1, np.int64), min(k, shown)
             hidden = [np.concatenate([seen.indices[seen.indptr[u] : seen.indptr[u + 1]], others]) for u in users]
             for row, (items, _) in zip(listed, ranker.short(users, length, name, hidden), strict=True):
                 row[: len(items)] = items

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
 from concf.data.reading.times import When, in_unit_of, moment
 from concf.errors import ConfigError, note, option
-from concf.inference.explain import Explanation
 from concf.inference.frames import Library, as_arrays, as_frame, column_type, long_table
 from concf.inference.lookup import (
     NONE,
@@ -31,7 +29,7 @@ from concf.inference.lookup import (
 )
 from concf.inference.ranker import Ranker, highest
 from concf.inference.rules import Rules, catalogue_of
-from concf.models import load_run
+from concf.loading import load_run
 from concf.runs.run import Run
 from concf.runs.settings import CONSENSUS
 from concf.runtime.arguments import check_count
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from concf.data.ids import Ids
+    from concf.inference.explain import Explanation
     from concf.inference.frames import Frame
     from concf.inference.lookup import Events, EventsByUser, Id, ItemsByUser, OneOrMany, Users
     from concf.inference.titles import Catalogue
@@ -293,6 +292,8 @@ class Recommender:
         head:  whose vectors; None: those of the best head
         frame: polars, pandas, arrow or arrays; None: the library of the log
         """
+        import torch
+
         single, lookup, ids = is_one(items), ItemLookup(self.item_ids), self.item_ids
         rows = np.array([item_index(ids, items, "items")]) if single else lookup.positions(items, "items")
         lookup.report()

@@ -16,7 +16,7 @@ from concf.reference.model import Model
 from concf.reference.objectives import choose
 from concf.reference.settings import ReferenceSettings
 from concf.runs.fold_in import FoldIn
-from concf.runs.run import Best, Run
+from concf.runs.run import Best, Run, as_tensors
 from concf.runs.settings import CONSENSUS
 from concf.runtime.settings import named
 
@@ -58,7 +58,7 @@ class ReferenceRun(Run):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(as_tensors(state["model"], self.device))
 
     def objective(self, name: str) -> str | None:
         """Objective of a head, as the settings name it; None for a consensus."""

@@ -11,7 +11,8 @@ from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
 from concf.baselines.table import voter
 from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
-from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
+from concf.evaluation.evaluate import Evaluation, evaluate
+from concf.evaluation.metrics import METRICS
 from concf.evaluation.significance import paired_t
 from concf.inference.explain import about, cross_fitted
 from concf.inference.recommender import Recommender
@@ -51,20 +52,15 @@ def gather(
     preset, changes = settings.nearest_preset()
     return {
         "run": summary | {
-            "name": name,
-            "at_most": run.at_most,
+            "name": name, "at_most": run.at_most,
             "seconds": float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history)),
-            "device": description["device"],
-            "heads": heads,
-            "fixed_voters": list(run.fixed_voters),
-            "cross_fitted": cross_fitted(run),
-            "all_validated_users": len(data.validated),
+            "device": description["device"], "heads": heads, "fixed_voters": list(run.fixed_voters),
+            "cross_fitted": cross_fitted(run), "all_validated_users": len(data.validated),
             "non_voting": [each for each in settings.non_voting if each in heads],
             "first_consensus_epoch": next(consensus_epochs, None),
         },
         "data": data.summary() | {
-            "source": str(data.recipe.source.get("name", "")),
-            "protocol": data.recipe.protocol.name,
+            "source": str(data.recipe.source.get("name", "")), "protocol": data.recipe.protocol.name,
             "split_seed": data.recipe.seed,
             "filters": [each.describe() for each in data.recipe.filters],
         },
@@ -177,15 +173,11 @@ def overview(run: Run, evaluations: Evaluations) -> dict[str, Any] | None:
     rows = [{"name": name, "about": abouts.get(name, "")} | _interval(each, METRIC) for name, each in shown.items()]
     groups = evaluations[ours].by_activity()
     return {
-        "metric": METRIC,
-        "name": ours,
-        "rows": rows,
-        "best_baseline": best,
+        "metric": METRIC, "name": ours, "rows": rows, "best_baseline": best,
         "gain": float(own.mean() / rival.mean() - 1) if rival.any() else None,
-        "p": paired_t(own, rival) if len(own) > 1 else None,
-        "without_hit": float((own == 0).mean()),
+        "p": paired_t(own, rival) if len(own) > 1 else None, "without_hit": float((own == 0).mean()),
         "groups": [{part: group[part] for part in ("users", "activity", METRIC)} for group in groups],
-    }
+    }  # fmt: skip
 
 
 def _examples(run: Run, evaluations: Evaluations, n: int, titles: Mapping[Any, str]) -> list[dict[str, Any]]:
@@ -217,14 +209,11 @@ def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Map
     lists = {name: each.lists[row][each.lists[row] >= 0].tolist() for name, each in evaluations.items()}
     shown = lists[model.default]
     return {
-        "user": model.user_ids.values[[user]].tolist()[0],
-        "by": model.default,
-        "used": len(trained),
+        "user": model.user_ids.values[[user]].tolist()[0], "by": model.default, "used": len(trained),
         "history": [named(item) for item in trained[:HISTORY_LENGTH]],
         "held_out": [named(item) | {"rank": shown.index(item) + 1 if item in shown else None} for item in held_out],
         "lists": {
             name: [named(item) | {"hit": item in held_out} for item in items[:LIST_LENGTH]]
-            for name, items in lists.items()
-            if name != R_CONSENSUS
+            for name, items in lists.items() if name != R_CONSENSUS
         },
-    }
+    }  # fmt: skip

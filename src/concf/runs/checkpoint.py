@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, option
 from concf.runs.model_card import model_card
-from concf.runs.run import Run
-from concf.runtime.files import BLANK, FIELD, held, is_partial, new_file, refuse_changed, seal
-from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.runs.run import Run, as_tensors
+from concf.runtime.files import BLANK, FIELD, held, is_partial, mapped_tensors, new_file, refuse_changed, seal
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.settings import flat
-from concf.runtime.system import LOCKS_MAPPED_FILES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from concf.runtime.process_group import ProcessGroup
 
 FORMAT = 4  # any other is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
@@ -128,10 +130,12 @@ class RunFolder:
 
         Without its trainer a run can be used, but not resumed. All processes call it, and one writes.
         """
-        group, state = trainer.group if trainer else ALONE, run.state_dict()
+        from safetensors.torch import save_file
+
+        state = run.state_dict()
         if trainer is not None and not run.finished:
             state[TRAINER] = trainer.state_dict()
-        if not group.is_main:
+        if trainer is not None and not trainer.group.is_main:
             return
         tensors, rest = flatten(state)
         metadata = {"concf": json.dumps(_description(run) | {"state": rest}), FIELD: BLANK}
@@ -171,24 +175,21 @@ class RunFolder:
             raise DataError(f"{path}: may not be read. Change its permissions")
         refuse_changed(path)
         try:
-            with safe_open(path, framework="pt") as file:
-                description = _known(json.loads(file.metadata()["concf"]), path)
-                names = [name for name in file.keys() if trainer or not name.startswith(f"{TRAINER}/")]  # noqa: SIM118
-                tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in names}
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            metadata, arrays = mapped_tensors(path)
+            description = _known(json.loads(metadata["concf"]), path)
+        except (AttributeError, OSError, ValueError, KeyError, TypeError) as error:
             fix = "Restore a copy, or remove it to start again"
             raise DataError(f"{path}: cut short or damaged ({error}). {fix}") from None
         _refuse_another(description, run, path)
-        device, rest = run.device, description["state"]
+        rest = description["state"]
         resumed = rest.pop(TRAINER, None)
-        tensors = {name: tensor.to(device, copy=LOCKS_MAPPED_FILES) for name, tensor in tensors.items()}
         try:
-            run.load_state_dict(unflatten(rest, tensors))
+            run.load_state_dict(unflatten(rest, arrays))
             if trainer and resumed is None and not run.finished:
                 fix = f"Choose another {option('out')}"
                 raise ConfigError(f"{self.path}: saved without its trainer, it cannot be resumed. {fix}")
             if trainer and resumed is not None:
-                trainer.load_state_dict(unflatten(resumed, tensors))
+                trainer.load_state_dict(unflatten(resumed, as_tensors(arrays, run.device)))
         except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise DataError(f"{path}: does not fit the run that {RUN} describes ({error}). Restore a copy") from None
 
@@ -227,14 +228,10 @@ class RunFolder:
 def _description(run: Run) -> dict[str, Any]:
     """Description of a run, in `run.json` and in its checkpoint."""
     return {
-        "format": FORMAT,
-        "concf": VERSION,
-        "model": run.settings.kind,
-        "settings": run.settings.model_dump(mode="json"),
-        "seed": run.seed,
-        "device": str(run.device),
+        "format": FORMAT, "concf": VERSION, "model": run.settings.kind,
+        "settings": run.settings.model_dump(mode="json"), "seed": run.seed, "device": str(run.device),
         "data": {"split_hash": run.data.hash, "recipe": run.data.recipe.model_dump(mode="json")},
-    }
+    }  # fmt: skip
 
 
 def _known(description: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -247,14 +244,13 @@ def _known(description: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _refuse_another(stored: dict[str, Any], run: Run, where: Path) -> None:
-    wanted = _description(run)
     refuse_other_data(stored, run.data, where)
-    if stored["seed"] != wanted["seed"]:
-        raise ConfigError(f"{where}: its seed is {stored['seed']}, not {wanted['seed']}. Leave {option('seed')} out")
-    if stored["model"] != wanted["model"]:
-        models = f"its model is {stored['model']}, not {wanted['model']}"
+    if stored["seed"] != run.seed:
+        raise ConfigError(f"{where}: its seed is {stored['seed']}, not {run.seed}. Leave {option('seed')} out")
+    if stored["model"] != run.settings.kind:
+        models = f"its model is {stored['model']}, not {run.settings.kind}"
         raise ConfigError(f"{where}: {models}. Leave {option('preset')} out")
-    own, other = flat(stored["settings"]), flat(wanted["settings"])
+    own, other = flat(stored["settings"]), flat(run.settings.model_dump(mode="json"))
     if own != other:
         names = sorted(name for name in own.keys() | other.keys() if own.get(name) != other.get(name))
         found = ", ".join(f"{name} = {own.get(name)!r}, not {other.get(name)!r}" for name in names)
@@ -270,6 +266,8 @@ def refuse_other_data(description: dict[str, Any], data: Split, where: Path) -> 
 
 def flatten(state: Any, path: str = "") -> tuple[dict[str, Tensor], Any]:
     """Split a state of nested dictionaries: tensors by path, such as `best/consensus/lists`, and the rest as JSON."""
+    from torch import Tensor
+
     if isinstance(state, Tensor):
         return {path: state}, {PATH: path}
     if not isinstance(state, dict | list | tuple):
@@ -281,7 +279,7 @@ def flatten(state: Any, path: str = "") -> tuple[dict[str, Tensor], Any]:
     return tensors, rest if isinstance(state, dict) else list(rest.values())
 
 
-def unflatten(rest: Any, tensors: dict[str, Tensor]) -> Any:
+def unflatten(rest: Any, tensors: Mapping[str, Tensor | NDArray[Any]]) -> Any:
     """Put a state together again; keys are text."""
     if isinstance(rest, dict):
         if rest.keys() == {PATH}:

@@ -6,24 +6,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from torch import Tensor
 
 from concf.data.parts import PARTS, origin
 from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, note, option
-from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
-from concf.evaluation.ranking import NOTHING, rank
-from concf.evaluation.scorers import Factors, ListFunction, WithFallback
-from concf.evaluation.validation import fitting_metric
-from concf.runs.fold_in import FoldIn
+from concf.evaluation.metrics import METRICS
 from concf.runs.settings import CONSENSUS, R_CONSENSUS, RunSettings
 from concf.runtime.arguments import check_cutoffs
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from concf.evaluation.evaluate import Evaluation
+    from concf.evaluation.scorers import Factors, ListFunction, WithFallback
+    from concf.runs.fold_in import FoldIn
 
 
 @dataclass
@@ -41,8 +43,37 @@ class Best:
     epoch: int = -1
     rose: int = -1
     state: dict[str, Tensor] = field(default_factory=dict)
-    lists: Tensor | None = None
+    lists: Tensor | None = field(default_factory=lambda: None)
     votes: dict[str, Tensor] = field(default_factory=dict)
+
+    def listed(self) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
+        """[users, shown] each: the lists and, if there is a re-ranker, its scores, as arrays."""
+        parts: dict[str, Any] = vars(self).get("kept", {}) | vars(self)
+        both = parts["lists"], parts["votes"].get("reranked")
+        two: list[Any] = [each if each is None or isinstance(each, np.ndarray) else each.cpu().numpy() for each in both]
+        return two[0], two[1]
+
+
+class StoredBest(Best):
+    """Recommender in a checkpoint, in the arrays `kept`. Tensors are made, with PyTorch, when they are first used."""
+
+    def __init__(self, device: str | torch.device, validation: float, epoch: int, rose: int, **kept: Any) -> None:
+        vars(self).update(validation=validation, epoch=epoch, rose=rose, device=device, kept=kept)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in vars(self).get("kept", ()):
+            raise AttributeError(name)
+        vars(self)[name] = as_tensors(self.kept[name], self.device)
+        return vars(self)[name]
+
+
+def as_tensors(state: Any, device: str | torch.device) -> Any:
+    """Convert the arrays of a state to tensors, which on a CPU share their memory."""
+    import torch
+
+    if isinstance(state, dict):
+        return {name: as_tensors(each, device) for name, each in state.items()}
+    return None if state is None else torch.from_numpy(state).to(device)
 
 
 class Run(ABC):
@@ -56,12 +87,19 @@ class Run(ABC):
 
     unit: ClassVar[Literal["epochs", "stages"]]
 
-    def __init__(self, data: Split, settings: RunSettings, seed: int, device: torch.device) -> None:
-        self.data, self.settings, self.seed, self.device = data.weighted(settings.weights), settings, seed, device
+    def __init__(self, data: Split, settings: RunSettings, seed: int, device: str | torch.device) -> None:
+        self.data, self.settings, self.seed, self._device = data.weighted(settings.weights), settings, seed, device
         self.best: dict[str, Best] = {}
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.finished = False
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the run is trained."""
+        import torch
+
+        return torch.device(self._device)
 
     @abstractmethod
     def factors(self, head: str) -> Factors:
@@ -123,17 +161,19 @@ class Run(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a run keeps, except its history."""
-        best = {name: dict(vars(each)) for name, each in self.best.items()}
+        best = {name: {part: getattr(each, part) for part in Best.__annotations__} for name, each in self.best.items()}
         return {"epoch": self.epoch, "finished": self.finished, "best": best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.best = {name: Best(**each) for name, each in state["best"].items()}
+        """Restore what `state_dict` returned, with arrays for tensors."""
+        self.best = {name: StoredBest(self._device, **each) for name, each in state["best"].items()}
         self.epoch, self.finished = state["epoch"], state["finished"]
 
     @cached_property
     def metric(self) -> str:
         """Validation metric, such as recall@50."""
+        from concf.evaluation.validation import fitting_metric
+
         return fitting_metric(self.settings.training.metric, self.data)
 
     def recommender(self, name: str, histories: csr_array | None = None) -> Factors | WithFallback | ListFunction:
@@ -143,6 +183,9 @@ class Run(ABC):
 
         histories: [n, items] histories of new users; None: rank for the users of the log
         """
+        from concf.evaluation.ranking import NOTHING, rank
+        from concf.evaluation.scorers import ListFunction
+
         if histories is not None and name in self.heads:
             return self.fold_in.head(name, histories)
         if histories is not None:
@@ -152,9 +195,7 @@ class Run(ABC):
             factors = self.factors(name)
             evaluated = np.union1d(self.data.validated, self.data.evaluated)
             return self._with_fallback(factors) if self.unlearned[evaluated].any() else factors
-        lists = self._best(name).lists
-        assert lists is not None
-        stored = lists.cpu().numpy()
+        stored, _ = self._best(name).listed()
         if self.unlearned.any():
             stored = np.where(self.unlearned[:, None], NOTHING, stored)
 
@@ -172,6 +213,10 @@ class Run(ABC):
 
     def _with_fallback(self, factors: Factors) -> WithFallback:
         """Vectors, with popular items for users without a learned pair."""
+        import torch
+
+        from concf.evaluation.scorers import WithFallback
+
         fallback = WithFallback(factors, torch.from_numpy(self.unlearned), torch.from_numpy(self.popularity))
         return fallback.to(factors.user.device)
 
@@ -224,6 +269,8 @@ class Run(ABC):
 
         everyone: evaluate all users with held-out items, those without history too; see `concf.evaluate`
         """
+        from concf.evaluation.evaluate import evaluate
+
         cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data.whole or self.data
         self.refuse_learned(on)
         data.note_if_few(on)
@@ -285,24 +332,13 @@ class Run(ABC):
             for name in self.rows()
         ]  # fmt: skip
         return {
-            "model": self.settings.kind,
-            "split_hash": self.data.hash,
-            "seed": self.seed,
-            "epochs": self.epoch,
-            "finished": self.finished,
-            "metric": self.metric,
-            "validated_users": self.validated_users,
-            "carried_validation": self.carried_validation,
-            "consensus_users": self.consensus_users,
-            "tested_users": len((self.data.whole or self.data).evaluated),
-            "best_head": self.best_head(),
-            "why_best_head": self.why_best_head(),
-            "notes": self.notes,
-            "learned": list(self.learned),
-            "updates": self.updates,
-            "chosen": self.chosen,
-            "recommenders": rows,
-        }
+            "model": self.settings.kind, "split_hash": self.data.hash, "seed": self.seed, "epochs": self.epoch,
+            "finished": self.finished, "metric": self.metric, "validated_users": self.validated_users,
+            "carried_validation": self.carried_validation, "consensus_users": self.consensus_users,
+            "tested_users": len((self.data.whole or self.data).evaluated), "best_head": self.best_head(),
+            "why_best_head": self.why_best_head(), "notes": self.notes, "learned": list(self.learned),
+            "updates": self.updates, "chosen": self.chosen, "recommenders": rows,
+        }  # fmt: skip
 
     def rows(self) -> list[str]:
         """Names in the order of tables: heads, then the consensuses."""

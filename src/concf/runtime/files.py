@@ -7,6 +7,7 @@ zeros in place of the checksum, which is in the metadata of the header.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -23,10 +24,11 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from concf.errors import ConfigError, DataError, option
-from concf.runtime.system import sync
+from concf.runtime.system import LOCKS_MAPPED_FILES, sync
 
 FIELD = "sha256"
 BLANK = "0" * 64  # the value of the field until the file is sealed
+KINDS = {"BOOL": "?", "U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}  # of tensors
 PLACE = re.compile(rb'"sha256": ?"([0-9a-f]{64})"')  # strings inside the header's strings have escaped quotes
 
 
@@ -152,6 +154,17 @@ def refuse_no_file(path: Path, fix: str = "") -> None:
 def mapped(path: Path) -> NDArray[Any]:
     """Map the array of a `.npy` file, read-only."""
     return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def mapped_tensors(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+    """Return the metadata of a safetensors file, and its tensors as mapped arrays, whose changes are not written."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    whole = np.fromfile(path, np.uint8) if LOCKS_MAPPED_FILES else np.memmap(path, mode="c")
+    data, metadata = np.asarray(whole)[8 + size :], header.pop("__metadata__")
+    arrays = {name: data[slice(*each["data_offsets"])].view(KINDS[each["dtype"]]) for name, each in header.items()}
+    return metadata, {name: array.reshape(header[name]["shape"]) for name, array in arrays.items()}
 
 
 def _clean_up(target: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import re
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,14 +178,11 @@ class Loader(BaseModel, frozen=True):
     def __call__(self, folder: Path) -> Served:
         """Load the run in a folder, and compute what all requests share; only this imports PyTorch."""
         from concf.inference.recommender import Recommender
-        from concf.models import load_run
+        from concf.loading import load_run
         from concf.runs.checkpoint import CHECKPOINT
 
         run = load_run(folder, self.data)
-        for best in run.best.values():  # copy what is mapped: a file that is overwritten would end the process
-            best.state = {name: tensor.clone() for name, tensor in best.state.items()}
-            best.votes = {name: tensor.clone() for name, tensor in best.votes.items()}
-            best.lists = None if best.lists is None else best.lists.clone()
+        run.best = deepcopy(run.best)  # copy what is mapped: a file that is overwritten would end the process
         with safe_open(folder / CHECKPOINT, "pt") as checkpoint:
             run_id = checkpoint.metadata()[FIELD][:16]
         recommender, titles, attributes = Recommender(run, frame="arrays"), dict[Id, str](), None

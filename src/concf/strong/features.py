@@ -227,7 +227,7 @@ class Clock(NamedTuple):
     moments: tuple[float, float]
 
     @classmethod
-    def of(cls, log: csr_array, times: csr_array, device: torch.device, now: float | None = None) -> Clock:
+    def of(cls, log: csr_array, times: csr_array, device: str | torch.device, now: float | None = None) -> Clock:
         """Compute the features at `now`, or at the newest pair. log, times: [users, items] with the same cells."""
         newest, oldest = times.data.max(initial=-np.inf), times.data.min(initial=np.inf)
         now, span = float(newest if now is None else now), float(newest - oldest) if newest > oldest else 1.0
@@ -250,7 +250,7 @@ class Clock(NamedTuple):
         idle = (np.log(LEAST_AGE + idle) - moments[0]) / moments[1]
         dtype, tables = torch.get_default_dtype(), (np.stack(columns, 1), idle)
         item, idleness = (torch.from_numpy(each).to(device, dtype) for each in tables)
-        return cls(item, idleness, _newest(log, times, device), now, span, moments)
+        return cls(item, idleness, _newest(log, times, torch.device(device)), now, span, moments)
 
     def local(self, users: slice) -> Clock:
         """Restrict the clock to some users; their indices are offset by the first."""

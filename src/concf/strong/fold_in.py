@@ -20,15 +20,7 @@ from torch import Tensor
 
 from concf.baselines.als import Pairs, UserSolver
 from concf.baselines.table import begins_with_als, timed_voters, voter, voters
-from concf.consensus.voters import (
-    LEAST_STD,
-    LISTED_FEATURES,
-    TIMED_LEAST_STD,
-    Voter,
-    by_lists,
-    first_items,
-    kept_votes,
-)
+from concf.consensus.voters import LEAST_STD, LISTED_FEATURES, TIMED_LEAST_STD, Voter, by_lists, first_items, kept_votes
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import top_k
 from concf.evaluation.scorers import Factors, Scorer

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar, Literal
-
-import torch
-import torch.nn.functional as F
-from scipy.sparse import csr_array
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from concf.baselines.table import voters
 from concf.data.split import Split
 from concf.errors import ConfigError, option
-from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
 from concf.runs.settings import CONSENSUS
-from concf.strong.features import TIME_FEATURES, Clock
-from concf.strong.fold_in import StrongFoldIn
-from concf.strong.reranker import TOP, n_features
-from concf.strong.search import PLANS
 from concf.strong.settings import STUDENT, TIME, StrongSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from scipy.sparse import csr_array
+    from torch import Tensor
+
+    from concf.evaluation.scorers import Factors
+    from concf.strong.features import Clock
+    from concf.strong.fold_in import StrongFoldIn
 
 REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
 OBJECTIVES = {"als": "least squares", "softmax": "softmax over all items", STUDENT: "distilled from the consensus"}
@@ -33,7 +34,7 @@ class StrongRun(Run):
     unit: ClassVar[Literal["epochs", "stages"]] = "stages"
     settings: StrongSettings
 
-    def __init__(self, data: Split, settings: StrongSettings, seed: int, device: torch.device) -> None:
+    def __init__(self, data: Split, settings: StrongSettings, seed: int, device: str | torch.device) -> None:
         choose_late = settings.refit == "everything" and not settings.foreign  # which has not learned the newest pairs
         super().__init__(data.newest if choose_late else data, settings, seed, device)
 
@@ -45,6 +46,8 @@ class StrongRun(Run):
     @property
     def n_validated(self) -> int:
         """Number of users that the re-ranker is fitted to and metrics are measured on."""
+        from concf.strong.search import PLANS
+
         return min(super().n_validated, PLANS[self.settings.budget].fitted)
 
     @cached_property
@@ -83,6 +86,8 @@ class StrongRun(Run):
 
     def factors(self, head: str) -> Factors:
         """Vectors of a head."""
+        from concf.evaluation.scorers import Factors
+
         return Factors(**self._best(head).state)
 
     @cached_property
@@ -93,6 +98,8 @@ class StrongRun(Run):
     @cached_property
     def fold_in(self) -> StrongFoldIn:
         """The heads and the consensus for histories of new users."""
+        from concf.strong.fold_in import StrongFoldIn
+
         heads = self.voters | {STUDENT: self.factors(STUDENT).to("cpu")}
         votes, fixed = self.best[CONSENSUS].votes, self.fixed_voters
         return StrongFoldIn(
@@ -111,15 +118,22 @@ class StrongRun(Run):
 
     def clock_at(self, now: float | None) -> Clock:
         """Features of time at a time in the unit of the log; None: at the newest learned pair."""
-        assert self._times is not None
-        return Clock.of(self.log, self._times, torch.device("cpu"), now)
+        from concf.strong.features import Clock
 
-    def reranked_at(self, clock: Clock, users: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._times is not None
+        return Clock.of(self.log, self._times, "cpu", now)
+
+    def reranked_at(self, clock: Clock, rows: Tensor | NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """([b, L], [b, L]) consensus lists of users [b], and their scores, at another time than the newest pair's.
 
         A score is a sum, of which only the terms of the features of time change; no voter lists other items.
         """
-        best, now = self.best[CONSENSUS], self.clock
+        import torch
+
+        from concf.strong.features import TIME_FEATURES
+        from concf.strong.reranker import TOP, n_features
+
+        best, now, users = self.best[CONSENSUS], self.clock, torch.as_tensor(rows)
         assert best.lists is not None
         assert now is not None
         lists, votes = best.lists[users].cpu(), {name: each.cpu() for name, each in best.votes.items()}
@@ -136,7 +150,7 @@ class StrongRun(Run):
     @cached_property
     def _direction(self) -> Tensor:
         """[items, d] item vectors of the first voter, of length 1."""
-        return F.normalize(next(iter(self.voters.values())).item)
+        return next(iter(self.voters.values())).directions
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a run keeps, except its history."""
