@@ -43,7 +43,7 @@ class Best:
     epoch: int = -1
     rose: int = -1
     state: dict[str, Tensor] = field(default_factory=dict)
-    lists: Tensor | None = field(default_factory=lambda: None)
+    lists: Tensor | None = field(default_factory=lambda: None)  # a plain default would hide `StoredBest.__getattr__`
     votes: dict[str, Tensor] = field(default_factory=dict)
 
     def listed(self) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
