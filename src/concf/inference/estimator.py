@@ -59,15 +59,15 @@ class ConCF(Recommender):
 
         A frame is of polars, pandas, or any library with the Arrow PyCapsule interface; a matrix [users, items] is
         sparse, its cells counts; a tuple is (user, item[, count][, time]).
-        A log with times is split by time: its newest tenth for testing, the tenth before for validation, which chooses
-        settings and epochs; without times, a tenth of each user's items for either (docs/time.md). An option that is
-        None has the default of `concf train`. A prepared folder and a `Split` are split already: they take none.
+        A log with times is split by time: its newest tenth for testing, the tenth before for validation (of a small
+        log, each user's newest items); without times, a tenth of each user's items for either (docs/time.md). An option
+        that is None has the default of `concf train`. A prepared folder and a `Split` take no options.
 
         final:   refit on everything, the test part too: for production; the model then has no test metrics
         out:     a folder for the history, checkpoints and the model
-        verbose: print a line to standard error for every ranking, where there is no progress bar
-        watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; one
-                 function or several
+        verbose: print a line to standard error for every stage or ranking, where there is no progress bar
+        watch:   one function or several, called with the record of every stage or epoch: its number, seconds, losses or
+                 chosen settings, and validation metrics if any
 
         options: to read, filter and split the log, see `concf.data.prepare.LogOptions`
         """
