@@ -116,7 +116,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Tune models on validation, test them on several splits, and show which are better, with significance.
 
-    `concf compare data/citeulike --models popularity,itemknn,ease,rp3beta,ials --seeds 5`
+    `concf compare data/citeulike --models popularity,itemknn,ease,rp3beta,als --seeds 5`
 
     `concf compare data/citeulike --grid grid.toml`
     """

@@ -25,7 +25,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write one head's exact vectors, for your own index or store.
 
-    `concf export runs/first --head bpr --to parquet --out vectors`
+    `concf export runs/first --head als-a --to parquet --out vectors`
 
     `concf export runs/first --to npz --catalogue items.csv --out vectors.npz` with the new items of the catalogue
 
