@@ -250,7 +250,7 @@ def _note_choice(log: Interactions, split: Split) -> None:
     """Note which protocol was chosen for a log, and why."""
     protocol = split.recipe.protocol
     users = f"{len(split.validated):,} users are validated, {len(split.evaluated):,} tested"
-    reason = "the log has no times" if log.timestamp is None else f"by time, fewer than {FEW_USERS} users can be evaluated"
+    reason = "the log has no times" if log.timestamp is None else f"by time, fewer than {FEW_USERS} users are evaluated"
     how = "each user's newest items are held out" if protocol.time_cut else "items are held out at random"
     if protocol.time_cut == "all":
         valid, test = (part["from"] for part in split.held_out())
