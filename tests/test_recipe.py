@@ -36,7 +36,7 @@ from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import recipe as stages
 from concf.strong import search, students
-from concf.strong.ensemble import VOTER_TEMPERATURE
+from concf.strong.ensemble import VOTER_TEMPERATURE, plain_weights
 from concf.strong.recipe import BEHIND, STUDENT, Recipe
 from concf.strong.reranker import FOLDS, Weights
 from concf.strong.run import StrongRun
@@ -183,6 +183,7 @@ def test_a_voters_weight_decays_with_its_validation() -> None:
     best = max(figures[name] for name in everyone if name != STUDENT)
     expected = [np.exp(-(1 - figures[name] / best) / VOTER_TEMPERATURE) * (name != STUDENT) for name in everyone]
     assert run.best[CONSENSUS].votes["voter_weights"].tolist() == pytest.approx(expected, rel=1e-9)
+    assert plain_weights({"als-a": 0.2, "als-sequence": 0.25}) == pytest.approx([np.exp(-0.2 / 0.15), 1])
 
 
 def test_the_vote_of_a_fixed_voter_is_its_ranking_of_all_that_was_learned_from() -> None:

@@ -19,12 +19,12 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.table import timed_voters
-from concf.consensus.voters import Voter, voter_weights
+from concf.consensus.voters import Voter
 from concf.data.parts import TEST, TRAIN, VALID, origin
 from concf.data.split import Split
 from concf.evaluation.validation import Validation, sample
 from concf.runs.settings import VotingSettings
-from concf.strong.ensemble import VOTER_TEMPERATURE, Ensemble
+from concf.strong.ensemble import Ensemble, plain_weights
 from concf.strong.features import Clock
 from concf.strong.reranker import TOP, Context, Reranker, TrainingSet, Weights, fit_weights
 from concf.strong.search import FIRST, FIRST_SWEEPS, als_settings, search_fixed
@@ -56,7 +56,7 @@ class Window(NamedTuple):
     def prepared(self, left_out: Collection[str], features: bool = True) -> Prepared:
         """Make the re-ranker of the voters that are not left out, with or without features of time."""
         voters, n_items = [each for each in self.voters if each.name not in left_out], self.log.shape[1]
-        weights = voter_weights([self.validation.of_its_users(each.lists) for each in voters], VOTER_TEMPERATURE)
+        weights = plain_weights({each.name: self.validation.of_its_users(each.lists) for each in voters})
         reranker = Reranker(
             self.log, self.validation.users, voters, weights, length=min(max(TOP, self.validation.depth), n_items),
             top_k=min(self.settings.top_k or n_items, n_items), temperature=self.settings.temperature,

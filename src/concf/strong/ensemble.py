@@ -25,6 +25,13 @@ from concf.strong.search import PLANS, has_a_vote, list_length, n_consensus_user
 from concf.strong.settings import STUDENT, TIME
 
 VOTER_TEMPERATURE = 0.04  # a voter whose validation metric is this share below the best has weight 1/e
+TIMED_TEMPERATURE = 0.15  # the same among voters that know times, or the best of them would list all candidates alone
+
+
+def plain_weights(metrics: Mapping[str, float]) -> list[float]:
+    """Weights of voters in the plain consensus. metrics: voter -> its validation metric"""
+    timed = any(name in timed_voters() for name in metrics)
+    return voter_weights(list(metrics.values()), TIMED_TEMPERATURE if timed else VOTER_TEMPERATURE)
 
 
 class Ensemble:
@@ -152,7 +159,7 @@ class Ensemble:
 
     def _weights_of(self, voters: list[str]) -> list[float]:
         """Weights of the voters in the plain consensus, by validation."""
-        return voter_weights([self.metrics[name] for name in voters], VOTER_TEMPERATURE)
+        return plain_weights({name: self.metrics[name] for name in voters})
 
     def _reranker(self, log: csr_array, users: Tensor, voters: Sequence[Voter]) -> Reranker:
         """Make the re-ranker of voters for users [n]."""
