@@ -38,6 +38,7 @@ from concf.inference.lookup import History
 from concf.inference.ranker import Ranker
 from concf.models import choose_settings, load_run, train
 from concf.runs.run import Run
+from concf.runtime.executors import use_one_thread
 
 if TYPE_CHECKING:
     from concf.data.prepare import LogOptions
@@ -146,7 +147,7 @@ def same_lists(run: Any, n: int = 50) -> dict[str, float]:
 def run_times(options: argparse.Namespace) -> None:
     """Milliseconds of a processor for the list of a history, alone and among a hundred, by each head and consensus."""
     results = ResultsLog(options.results / "new-users-times.jsonl")
-    torch.set_num_threads(1)
+    use_one_thread()
     for split in options.only:
         key = {"split": split} | ({"label": options.label} if options.label else {})
         if results.find(key) is not None:
