@@ -153,9 +153,9 @@ def test_voters_that_know_times_fold_histories_in() -> None:
 
 
 @pytest.mark.parametrize(("voters", "features", "both", "expected"), [
-    (0.0, 0.0, 0.0, "none"), (0.02, -0.1, 0.02, "none"), (0.02, 0.03, 0.5, "none"),  # the error of a mean is 0.05
-    (0.2, 0.02, 0.3, "voters"), (0.02, 0.2, 0.3, "features"), (0.2, 0.3, 0.4, "both"), (0.2, 0.3, 0.299, "both"),
-    (0.2, 0.3, 0.15, "both"), (0.2, 0.3, 0.05, "features"), (0.3, 0.2, 0.15, "voters"),
+    (0.0, 0.0, 0.0, "none"), (0.02, -0.1, 0.02, "none"), (0.02, 0.03, 0.04, "none"),  # the error of a mean is 0.05
+    (0.2, 0.02, 0.3, "both"), (0.02, 0.2, 0.15, "both"), (0.02, 0.03, 0.06, "both"), (0.2, -0.1, 0.04, "voters"),
+    (-0.1, 0.2, 0.04, "features"), (0.2, 0.3, 0.25, "both"), (0.2, 0.3, 0.15, "both"), (0.3, 0.2, 0.08, "voters"),
 ])  # fmt: skip
 def test_a_group_that_gains_more_than_its_error_is_taken(
     voters: float, features: float, both: float, expected: str

@@ -2,10 +2,10 @@
 
 Voters that know times, and features of time, are two groups. The ensemble is fitted twice: to the training part, with
 the validation part as its window, and before the last window of the training part. The re-ranker is fitted in each of
-the two windows, with and without each group, and measured in the other. A group is taken if its mean gain per user
-exceeds its standard error; of two such groups the better alone, if both together are worse by more than two standard
-errors. So weights that are fitted in one window and do harm in another are not taken. The penalty of the weights is
-chosen in the same way. The final weights are fitted to both windows.
+the two windows, with and without each group, and measured in the other: weights that are fitted in one window and do
+harm in another are not taken. What is taken must gain more per user than its standard error. Both groups are taken,
+unless the better alone is ahead by more than two standard errors: a fit sees one window here, and the final weights are
+fitted to both. The penalty of the weights is chosen in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EARLIER_SWEEPS = 2  # of ALS before the last window of the training part, after 
 EARLIER_USERS = 2  # most users of the earlier window, relative to those of a search
 PENALTIES = (30.0, 10.0, 100.0)  # of the re-ranker; groups are compared with the first
 NONE, BOTH = (False, False), (True, True)
-TOLERATED = 2.0  # standard errors that both groups may be below one: the final weights are fitted to both windows
+TOLERATED = 2.0  # standard errors that both groups may be below the better one
 ENDLESS = 1e12  # penalty that keeps a weight at 0
 GROUPS = {"features": (False, True), "voters": (True, False), "both": BOTH}  # (voters, features); by sets of voters
 Prepared = tuple[Reranker, TrainingSet]
@@ -122,13 +122,13 @@ def decide(before: Window, after: Window, timed: Collection[str]) -> Decision:
 
 def chosen(metrics: Mapping[str, NDArray[np.float64]], none: NDArray[np.float64]) -> str:
     """Name the groups to take: a key of GROUPS, or none. metrics: group -> [n] metric with it; none: [n] without any"""
-    gains = {name: gain(each, none) for name, each in metrics.items()}
-    helpful = [name for name in ("voters", "features") if gains[name][0] > gains[name][1]]
-    helpful.sort(key=lambda name: gains[name][0])
-    if not helpful:
-        return "none"
-    more, error = gain(metrics["both"], metrics[helpful[-1]])
-    return "both" if len(helpful) == 2 and more >= -TOLERATED * error else helpful[-1]
+    better = max(("voters", "features"), key=lambda name: float(metrics[name].mean()))
+    more, error = gain(metrics["both"], metrics[better])
+    for name in ("both", better) if more >= -TOLERATED * error else (better,):
+        mean, its_error = gain(metrics[name], none)
+        if mean > its_error:
+            return name
+    return "none"
 
 
 def gain(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> list[float]:
