@@ -190,7 +190,7 @@ def user_rows(ids: Ids, names: NDArray[Any], unknown: UnknownUsers = "raise") ->
     rows = np.array([position_of(ids, each) for each in names.tolist()], np.int64)
     if unknown == "raise" and (rows < 0).any():
         where = f"in the log (its ids are {kind_in_words(ids)})"
-        fix = "With rules=concf.Rules(unknown='popular'), or --popular, unknown users get the most popular items"
+        fix = "With --popular, in Python rules=concf.Rules(unknown='popular'), unknown users get the most popular items"
         raise DataError(f"no user is called {names[rows < 0][0]!r} {where}. {fix}")
     return rows
 
