@@ -46,7 +46,7 @@ MODELS = (
 OTHERS = [f"permuted {data}" for data in DATA] + [f"simulated {name}" for name in ("still", "drift", "fashion", "all")]
 BLIND = "strong without times"
 PARTS = {  # the default with a decision that is given
-    BLIND: None,  # with a softmax head, and one window
+    BLIND: None,  # one window
     "strong with two windows": Decision(False, False, PENALTIES[0], {}),
     "strong with features": Decision(False, True, PENALTIES[0], {}),
     "strong with features and voters": Decision(True, True, PENALTIES[0], {}),

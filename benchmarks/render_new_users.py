@@ -20,7 +20,7 @@ OURS = {"consensus": "`strong`, consensus", "student": "`strong`, the head it sh
 VOTERS = {name: f"voter {name}" for name in ("als-a", "als-b", "softmax-a")}
 RIVALS = {"ease": "EASE^R", "als": "iALS"}
 TITLES = {"citeulike": "CiteULike", "ciao": "Ciao", "foursquare": "Foursquare", "gowalla": "Gowalla"}
-TIMED = ("als-a", "softmax-a", "student", "consensus")
+TIMED = ("als-a", "student", "consensus")
 Series = dict[str, dict[str, float]]  # split -> test figures
 
 
