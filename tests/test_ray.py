@@ -29,7 +29,7 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
 from concf.runtime.executors import execute, one_after_the_other, ray_cluster
 
-USERS, SIZE, CORES, LIMIT = 40, 7, 2, 60.0
+USERS, SIZE, CORES, LIMIT = 40, 7, 2, 180.0
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
 
 
