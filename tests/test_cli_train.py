@@ -120,7 +120,7 @@ def test_recommendations_replace_those_of_before(whole: Path, tmp_path: Path, co
     ("compare DATA --metrics ,", "no metric"), ("compare DATA --models ,", "no model"),
     ("evaluate RUN --metrics ,", "no metric"),
     ("recommend RUN --users 1 -k 99999999", "consensus.shown"), ("recommend RUN --users ,", "names no user"),
-    ("recommend RUN --users 1 --items ,", "--items"),
+    ("recommend RUN --users 1 --items ,", "--items"), ("serve", "concf: Missing argument 'RUN'. See concf serve"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused_and_writes_nothing(
     line: str, key: str, data: Path, whole: Path, tmp_path: Path, concf: CLI

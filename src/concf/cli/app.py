@@ -69,7 +69,7 @@ def main(program: typer.Typer | None = None, name: str = "concf") -> None:
         sys.path.append("")
     try:
         with command_line():
-            (program or app)(prog_name=name)
+            sys.exit((program or app)(prog_name=name, standalone_mode=False))
     except ConcfError as error:
         _fail(str(error))
     except OSError as error:
@@ -82,12 +82,14 @@ def main(program: typer.Typer | None = None, name: str = "concf") -> None:
         size = re.search(r"tried to allocate [\d.]+ \w+", str(error), re.IGNORECASE)
         reason = size[0].lower() if size else str(error).splitlines()[0]
         _fail(f"not enough memory ({reason}). Set fewer dimensions (with --preset reference model.dimensions)")
-    except ValueError as error:
-        from pydantic import ValidationError
-
-        if not isinstance(error, ValidationError):
+    except Exception as error:
+        problem: Any = error
+        if type(error).__name__ == "ValidationError":  # of pydantic
+            _fail("; ".join(_message(dict(each)) for each in problem.errors()))
+        if not hasattr(error, "format_message"):  # Typer's errors have one, "" where it has printed the help
             raise
-        _fail("; ".join(_message(dict(problem)) for problem in error.errors()))
+        message = problem.format_message().rstrip(".")
+        _fail(f"{message}. See {problem.ctx.command_path} --help") if message else sys.exit(2)
 
 
 def _message(problem: dict[str, Any]) -> str:

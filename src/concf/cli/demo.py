@@ -27,7 +27,7 @@ def demo(
     metrics, data, best = list(report["rows"][0]["means"]), report["data"], report["best_head"]
     rows = [
         [f"ConCF, {row['name']}" if row["kind"] == "ConCF" else row["name"],
-         *(f"{row['means'][name]:.4f}" for name in metrics), f"{row['validation']:.4f}", settings_line(row["chosen"])]
+         *(f"{row['means'][name]:.4f}" for name in metrics), f"{row['validation']:.4f}", settings_line(row["chosen"]) if row["chosen"] else ""]
         for row in report["rows"]
         if row["kind"] == "baseline" or row["name"] in ("consensus", best)
     ]  # fmt: skip

@@ -65,14 +65,12 @@ def print_heads(report: dict[str, Any], title: str, metrics: Sequence[str] = ())
     named = any(each["objective"] not in (None, each["name"]) for each in rows)
     epochs = any(each["epoch"] is not None for each in rows)
     chosen = any(each["chosen"] for each in rows)
-    print_table(
-        ["", *map(short, metrics), f"validation {short(report['metric'])}", *["epoch"] * epochs, *["objective"] * named, *["chosen"] * chosen, ""],
-        [
-            [each["name"], *(f"{each['means'][metric]:.4f}" for metric in metrics), f"{each['validation']:.4f}",
-             *[str(each["epoch"])] * epochs, *[each["objective"] or ""] * named,
-             *[settings_line(each["chosen"])] * chosen,
-             "best head" if each["name"] == report["best_head"] else ""]
-            for each in rows
-        ],
-        title=title,
-    )  # fmt: skip
+    header = ["", *map(short, metrics), f"validation {short(report['metric'])}", *["epoch"] * epochs, *["objective"] * named, *["chosen"] * chosen, ""]  # fmt: skip
+    cells = [
+        [each["name"], *(f"{each['means'][metric]:.4f}" for metric in metrics), f"{each['validation']:.4f}",
+         *[str(each["epoch"])] * epochs, *[each["objective"] or ""] * named,
+         *[settings_line(each["chosen"]) if each["chosen"] else ""] * chosen,
+         "best head" if each["name"] == report["best_head"] else ""]
+        for each in rows
+    ]  # fmt: skip
+    print_table(header, cells, title)
