@@ -55,7 +55,7 @@ class Vote:
 class Candidate:
     """Baseline, and the values tried for its settings.
 
-    baseline: its class; one of concf as text, module.class, since the table alone needs no PyTorch
+    baseline: its class; concf's own as text, module.class, so that the table needs no PyTorch
     library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `search`
     vote: how it votes; None: it is only compared
     """

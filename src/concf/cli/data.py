@@ -26,8 +26,8 @@ def prepare(
 
     **Protocols.** `released`: users and items with fewer than 10 interactions removed, then 60/20/20 per user.
     `paper`: nothing removed, but only users and items with 10 or more are held out. `random`: 60/20/20 per user.
-    `leave-last`: each user's newest. `time`: a global cut. `new-users`: a tenth of the users validates, a tenth tests,
-    a fifth of their items to be found from the rest. `new-items`: all interactions of a tenth of the items test.
+    `leave-last`: each user's newest. `time`: a global cut. `new-users`: a tenth of the users for validation and a tenth
+    for test, of each a fifth of the items. `new-items`: all interactions of a tenth of the items for test.
     `given`: SOURCE and --test are the training and the test file, --valid is a file or a share of the training items;
     `gowalla` and `yelp2018` have both files.
 

@@ -30,8 +30,8 @@ def serve(
     rules: Annotated[Path | None, typer.Option(help="A TOML file with items that are never shown (exclude = [...]) and a condition that all fulfil (where = '...'); it is read again when it changes.", rich_help_panel=CATALOGUE)] = None,
     new_items: Annotated[bool, typer.Option("--new-items", help="Also recommend items of the catalogue that the log does not have, by their attributes.", rich_help_panel=CATALOGUE)] = False,
     max_cost: Annotated[int, typer.Option(min=1, help="Scores (users x items) that a request may compute, as estimated.", rich_help_panel=LIMITS)] = 100_000_000,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until an answer is computed.", rich_help_panel=LIMITS)] = 30.0,
-    max_connections: Annotated[int, typer.Option(min=1, help="Connections open at a time.", rich_help_panel=LIMITS)] = 800,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Most seconds to compute an answer.", rich_help_panel=LIMITS)] = 30.0,
+    max_connections: Annotated[int, typer.Option(min=1, help="Most connections open at a time.", rich_help_panel=LIMITS)] = 800,
     idle_seconds: Annotated[int, typer.Option(min=1, help="Seconds that a connection stays open while nothing happens on it.", rich_help_panel=LIMITS)] = 30,
     drain: Annotated[float, typer.Option(min=0, help="Seconds after SIGTERM in which requests are still answered while /ready says 503.", rich_help_panel=LIMITS)] = 5.0,
 ) -> None:  # fmt: skip

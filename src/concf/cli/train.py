@@ -90,7 +90,7 @@ def update(
     new: Annotated[str, typer.Argument(metavar="NEW_LOG", help="What came since: a file, or a quoted glob.")],
     out: Annotated[Path, typer.Option(help="The folder of the new run.")],
     log: dict[str, Any],
-    hold: Annotated[float, typer.Option(min=0, max=1, help="How far known users and items are held where they were; 0: they move freely, 1: not at all.")] = 0.0,
+    hold: Annotated[float, typer.Option(min=0, max=1, help="How strongly the vectors of known users and items are held; 0: they move freely, 1: not at all.")] = 0.0,
     rerank: Annotated[Literal["refit", "carry"], typer.Option(help="The re-ranker's weights: fitted to the new pairs, or as before, which is faster.")] = "refit",
     refresh: Annotated[bool, typer.Option("--refresh", help="Train no voter: fold in users with new interactions, and renew trends, newest items, lists and the student.")] = False,
     final: Annotated[bool, typer.Option("--final", help="Learn from the test part too, from now on.")] = False,
@@ -106,8 +106,8 @@ def update(
 
     `concf update runs/monday noon.csv --refresh --out runs/noon`
 
-    Known users and items begin where they were, new ones beside their neighbours. The new run is as good as any: it can
-    be served, exported, and updated again. Resume a killed one by `concf train --resume --out runs/tuesday`.
+    Known users and items begin with their vectors, new ones with the mean of those that they occur with. The new run
+    can be served, exported and updated like any other. Resume a killed one by `concf train --resume --out runs/tuesday`.
     """
     from concf.models import load_run
     from concf.runs.watchers import Lines
@@ -126,9 +126,9 @@ def combine(
     out: Annotated[Path, typer.Option(help="The folder of the run.")],
     voter: Annotated[list[str], typer.Option(metavar="NAME=FILE", help="A voter: its name, and its lists by a model that was fitted on the training part (user, item, and score or rank; .csv, .parquet or .jsonl). May be repeated.")],
     final_voter: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE", help="The same voter, fitted on the training and the validation part, to recommend from. For every voter, or for none.", show_default=False)] = None,
-    with_own: Annotated[bool, typer.Option("--with-own", help="The voters of `concf train` join.")] = False,
+    with_own: Annotated[bool, typer.Option("--with-own", help="concf's own voters vote, too.")] = False,
     final: Annotated[bool, typer.Option("--final", help="The final voters were fitted on everything, the test part too: for production. The run then has no test metrics.")] = False,
-    budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="How long concf's own voters and the student may learn.", show_default="default")] = None,
+    budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="Compute budget of concf's own voters and the student.", show_default="default")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.top_k=100; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed.", show_default="0")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one")] = None,
@@ -140,7 +140,7 @@ def combine(
 
     `concf combine data/mine --voter als=als.parquet --voter bm25=bm25.csv --out runs/both`
 
-    The run is as good as any: it can be evaluated, served, exported, explained. Resume a killed one by
+    The run can be evaluated, served, exported and explained like any other. Resume a killed one by
     `concf train --resume --out runs/both`.
     """
     from concf.runs.settings import from_word, merged

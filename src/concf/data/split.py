@@ -252,7 +252,7 @@ class Split:
         return self.validated if on == "valid" else self.evaluated
 
     def doubt(self, on: str = "valid") -> str | None:
-        """Word a warning if only few users are evaluated, else None."""
+        """Return a warning if only few users are evaluated, else None."""
         few, all_users = len(self.users(on)), self.interactions.n_users
         how = f"users are {'validated' if on == 'valid' else 'tested'}: metrics and choices are uncertain"
         return None if few >= FEW_USERS else f"only {few:,} of {all_users:,} {how}"
@@ -404,7 +404,7 @@ def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> lis
         if left:
             evaluated = f"{row['evaluated']:,} of {row['pairs']:,} pairs are evaluated"
             users = f"of {row['evaluated_users']:,} of {row['users']:,} users"
-            notes.append(f"{row['part']}: {evaluated}, {users}; left out: {left} (learned all the same)")
+            notes.append(f"{row['part']}: {evaluated}, {users}; left out: {left} (learned where this part is)")
     whole = any(not step.before_test for step in recipe.filters)
     if whole and not recipe.protocol.both:  # `released` and `paper` are published so
         notes.append("the filters counted the whole log, its test part included; so do the lists of users and items")

@@ -253,7 +253,7 @@ class Recommender:
         return self.ranker
 
     def history(self, events: Events, lookup: ItemLookup, row: int = -1, now: float = 0.0) -> History:
-        """A history, after that of the user of the log at `row`, if there is one. now: if later than the log"""
+        """Return a history of events, after that of the log's user at `row`, if any. now: time of the list, if later"""
         times, items, newest = self.run.data.interactions.timestamp, _row(self.viewed, row), self.ranker.newest
         before = History.of(items)
         if times is not None and len(items):

@@ -92,7 +92,7 @@ class StrongSettings(RunSettings):
 
     @property
     def non_voting(self) -> tuple[str, ...]:
-        """The student learns from the vote."""
+        """Heads that do not vote: the student, which learns from the vote."""
         return (STUDENT,)
 
     @property
