@@ -20,7 +20,8 @@ from concf.data.catalogue import CATALOGUE
 from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_source, reading_of
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
-from concf.data.split import Split, SplitRecipe
+from concf.data.recipe import SplitRecipe
+from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError, option
 from concf.evaluation.evaluate import at_lengths
 from concf.runs.settings import CONSENSUS

@@ -17,8 +17,9 @@ from concf.data.parts import PARTS, TEST, Parts, origin
 from concf.data.protocols import PROTOCOLS, Given, LeaveLast, Protocol, TimeCut
 from concf.data.reading.read import read
 from concf.data.reading.scan import Format, Reading, files_of, is_glob
+from concf.data.recipe import MANIFEST, SplitRecipe
 from concf.data.simulate import DEMO
-from concf.data.split import FEW_USERS, MANIFEST, Split, SplitRecipe
+from concf.data.split import FEW_USERS, Split
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_file, sha256
