@@ -22,8 +22,7 @@ from concf.data.catalogue import (
     MIRROR_VARIABLE,
     Entry,
     File,
-    _lightgcn,
-    _sequences,
+    Variant,
     data_home,
     fetch,
     is_here,
@@ -32,7 +31,6 @@ from concf.data.catalogue import (
 from concf.data.interactions import Filter
 from concf.data.parts import TEST, TRAIN
 from concf.data.prepare import prepare
-from concf.data.reading.scan import Reading
 from concf.errors import ConfigError, DataError
 
 FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
@@ -112,9 +110,13 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         http.shutdown()
 
 
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def small_entry(content: bytes) -> Entry:
-    file = File("small/users.dat", hashlib.sha256(content).hexdigest(), "somewhere/users.dat")
-    return Entry("small", "", variants=(((file,), Reading()),))
+    file = File(path="small/users.dat", sha256=digest(content), origin="somewhere/users.dat")
+    return Entry(title="", variants=(Variant(files=(file,)),))
 
 
 def test_a_missing_data_set_is_downloaded_once_and_checked(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,15 +136,24 @@ def test_a_missing_data_set_is_downloaded_once_and_checked(server: Path, monkeyp
         load("small")
 
 
-def small_split(train: bytes, test: bytes) -> Entry:
-    return _lightgcn("small", "", hashlib.sha256(train).hexdigest(), hashlib.sha256(test).hexdigest())
+def alike(name: str, contents: list[list[bytes]]) -> Entry:
+    """A data set of the catalogue under the name `small`, with the SHA-256 of these contents."""
+    entry = CATALOGUE[name]
+    variants = [
+        {"reading": variant.reading, "files": [
+            {"path": f"small/{Path(file.path).name}", "sha256": digest(content), "origin": f"at/{Path(file.path).name}"}
+            for file, content in zip(variant.files, row, strict=True)
+        ]}
+        for variant, row in zip(entry.variants, contents, strict=True)
+    ]  # fmt: skip
+    return Entry(**entry.model_dump() | {"variants": variants})
 
 
 TRAIN_LINES, TEST_LINES = b"0 1 2 3\n1 1 2\n2 1 2 3\n3\n", b"0 4\n1 3\n2 \n3 1\n"
 
 
 def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CATALOGUE, "small", small_split(TRAIN_LINES, TEST_LINES))
+    monkeypatch.setitem(CATALOGUE, "small", alike("gowalla", [[TRAIN_LINES, TEST_LINES]] * 2))
     home = data_home() / "small"
     home.mkdir(parents=True)
     (home / "test.txt.gz").write_bytes(gzip.compress(TEST_LINES, 1))
@@ -156,23 +167,17 @@ def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatc
     assert not is_here("small")
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 @pytest.mark.parametrize("form", ["events", "gzipped events", "published"])
 def test_a_log_of_aligned_lines_is_the_log_of_its_events(
     server: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     events = b"user_id,item_id,timestamp\n2,5,1400000000\n1,7,1400000060\n1,5,1400000060\n1,7,1500000000\n"
     items, times = b"1 7 5 7\n2 5\n", b"1 1400000060 1400000060 1500000000\n2 1400000000\n"
-    entry = _sequences("small", "", "Some/Small", digest(events), digest(items), digest(times))
-    monkeypatch.setitem(CATALOGUE, "small", entry)
+    monkeypatch.setitem(CATALOGUE, "small", alike("amazon-beauty", [[events], [items, times]]))
     if form == "published":
-        folder = server / Path(entry.files[0].origin or "").parent
-        folder.mkdir(parents=True)
-        (folder / "Small_item_org_rank.txt").write_bytes(items)
-        (folder / "Small_time_org_rank.txt").write_bytes(times)
+        (server / "at").mkdir()
+        (server / "at" / "Beauty_item_org_rank.txt").write_bytes(items)
+        (server / "at" / "Beauty_time_org_rank.txt").write_bytes(times)
     else:
         (data_home() / "small").mkdir(parents=True)
         content = events if form == "events" else gzip.compress(events)

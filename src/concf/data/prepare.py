@@ -271,7 +271,7 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
         if share is None or test is not None or reading != Reading():
             fix = f"Set {option('valid')} to a share such as 0.05, and leave out {option('test')} and columns"
             raise ConfigError(f"{source} has its own training and test files. {fix}")
-        name, (source, test), reading = source, fetch(source), CATALOGUE[source].variants[0][1]
+        name, (source, test), reading = source, fetch(source), CATALOGUE[source].variants[0].reading
         reading = reading.model_copy(update={"ordered": protocol.newest})
     if valid is None or test is None:
         fix = f"{option('valid')}, a log or a share such as 0.05, and {option('test')}, a log"
