@@ -6,15 +6,12 @@ import hashlib
 from bisect import bisect_left
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concf.runtime.files import mapped
-
-if TYPE_CHECKING:
-    import polars as pl
 
 MAX_ID_BYTES = 1024
 
@@ -58,10 +55,6 @@ class Ids:
         known = {str(name): position for position, name in enumerate(self.values.tolist())}
         return np.array([known.get(str(name), -1) for name in others.values.tolist()], np.int64)
 
-    def take(self, positions: NDArray[Any]) -> Ids:
-        """Return the ids at ascending positions."""
-        return Ids(self.values[positions])
-
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and their offsets."""
         names = [name.encode() for name in self.values.tolist()]
@@ -87,15 +80,6 @@ class Ids:
             return cls(values)
         blob = values.tobytes()
         return cls(np.array([blob[a:b].decode() for a, b in pairwise(np.load(offsets).tolist())], dtype=object))
-
-    @classmethod
-    def of_series(cls, values: pl.Series) -> Ids:
-        """Make ids from an ascending series of integers or strings."""
-        import polars as pl
-
-        if values.dtype.is_integer():
-            return cls(values.cast(pl.Int64).to_numpy())
-        return cls(np.array(values.to_list(), dtype=object))
 
 
 class JoinedIds(Ids):

@@ -230,14 +230,6 @@ class Ranker:
         """Whether the consensus of a new history is re-ranked, as for users of the log."""
         return CONSENSUS in self.names and self.fold_in.weights is not None
 
-    def folded_votes(self, histories: Rows, by: str) -> tuple[NDArray[np.int32], Votes]:
-        """[n, L] consensus lists for n histories, and their votes."""
-        from concf.inference.explain import Votes
-
-        agreed = self.fold_in.agree(*histories)
-        lists = agreed.lists if by == CONSENSUS else agreed.plain
-        return lists.numpy(), Votes(agreed.votes, lists, self.run, by)
-
     def rows_of(self, histories: Sequence[History]) -> Rows:
         """[n, items of the run] weights and times of the histories, without new items."""
         ends = np.cumsum([0, *(len(each.items) for each in histories)])

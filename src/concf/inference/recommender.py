@@ -231,8 +231,8 @@ class Recommender:
                 lists = applied.lists(draw, at, k, hidden, among, kept) if applied else draw(at, k, hidden, among)
                 yield names[at], lists
 
-        if applied:
-            applied.note_shortage(k)
+        if applied and applied.shown is not None and applied.shown.sum() < k:
+            note(f"{applied.shown.sum()} items match: lists are shorter than k = {k} ({option('where')})")
         return names, blocks()
 
     def _as_of(self, at: When | None, by: str) -> Ranker:

@@ -141,7 +141,9 @@ def _numbered(counts: pl.DataFrame, may_be_integers: bool) -> tuple[Ids, pl.Data
         integers = ids.cast(pl.Int64, strict=False)
         ids = integers if (integers.cast(pl.String) == ids).fill_null(False).all() else ids
     order = ids.arg_sort()
-    return Ids.of_series(ids.gather(order)), counts[order].with_columns(position=pl.int_range(pl.len()))
+    ascending = ids.gather(order)
+    values = ascending.to_numpy() if ascending.dtype == pl.Int64 else np.array(ascending.to_list(), object)
+    return Ids(values), counts[order].with_columns(position=pl.int_range(pl.len()))
 
 
 def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame) -> dict[str, NDArray[Any]]:

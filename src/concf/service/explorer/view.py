@@ -138,8 +138,11 @@ class Explorer:
             return self.ranker.of_histories([given] * len(at), n, by, hidden, among)
 
         voters, votes = self.ranker.folded_voters(rows) if self.has_consensus else {}, None
-        if self.has_consensus:
-            votes = self.ranker.folded_votes(rows, CONSENSUS)[1] if reranks else self._by_rank(voters, used, request.k)
+        if reranks:
+            lists, _, stored = self.ranker.fold_in.agree(*rows)
+            votes = Votes(stored, lists, self.run, CONSENSUS)
+        elif self.has_consensus:
+            votes = self._by_rank(voters, used, request.k)
         by, history = CONSENSUS if reranks else R_CONSENSUS, dict.fromkeys(used[np.argsort(given.times)].tolist())
         view = self._view(draw, request.k, request.where, used, used, by, votes, voters, None, history)
         notes = [BY_RANK] * (self.has_consensus and not reranks) + ["unknown items are ignored"] * bool(unknown)
