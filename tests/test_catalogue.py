@@ -31,6 +31,7 @@ from concf.data.catalogue import (
 from concf.data.interactions import Filter
 from concf.data.parts import TEST, TRAIN
 from concf.data.prepare import prepare
+from concf.data.reading.scan import Reading
 from concf.errors import ConfigError, DataError
 
 FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
@@ -114,46 +115,38 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def small_entry(content: bytes) -> Entry:
-    file = File(path="small/users.dat", sha256=digest(content), origin="somewhere/users.dat")
-    return Entry(title="", variants=(Variant(files=(file,)),))
+def small(*forms: dict[str, bytes], **reading: Any) -> Entry:
+    """A data set that has one of the forms (file -> content) in the data home."""
+    variants = []
+    for form in forms:
+        files = [File(path=f"small/{name}", sha256=digest(form[name]), origin=f"at/{name}") for name in form]
+        variants.append(Variant(files=tuple(files), reading=Reading(**reading)))
+    return Entry(title="", variants=tuple(variants))
 
 
 def test_a_missing_data_set_is_downloaded_once_and_checked(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"2 1 2\n3 1 2 3\n"
-    monkeypatch.setitem(CATALOGUE, "small", small_entry(content))
-    (server / "somewhere").mkdir()
-    (server / "somewhere" / "users.dat").write_bytes(content + b"1 5\n")
+    monkeypatch.setitem(CATALOGUE, "small", small({"users.dat": content}))
+    (server / "at").mkdir()
+    (server / "at" / "users.dat").write_bytes(content + b"1 5\n")
     with pytest.raises(DataError, match="SHA-256"):
         fetch("small")
     assert not data_home().exists()
-    (server / "somewhere" / "users.dat").write_bytes(content)
+    (server / "at" / "users.dat").write_bytes(content)
     assert len(load("small")) == 5
-    (server / "somewhere" / "users.dat").unlink()
+    (server / "at" / "users.dat").unlink()
     assert fetch("small") == [data_home() / "small" / "users.dat"]
     (data_home() / "small" / "users.dat").write_bytes(b"2 1 3\n")
     with pytest.raises(DataError, match="Remove it and fetch it again"):
         load("small")
 
 
-def alike(name: str, contents: list[list[bytes]]) -> Entry:
-    """A data set of the catalogue under the name `small`, with the SHA-256 of these contents."""
-    entry = CATALOGUE[name]
-    variants = [
-        {"reading": variant.reading, "files": [
-            {"path": f"small/{Path(file.path).name}", "sha256": digest(content), "origin": f"at/{Path(file.path).name}"}
-            for file, content in zip(variant.files, row, strict=True)
-        ]}
-        for variant, row in zip(entry.variants, contents, strict=True)
-    ]  # fmt: skip
-    return Entry(**entry.model_dump() | {"variants": variants})
-
-
 TRAIN_LINES, TEST_LINES = b"0 1 2 3\n1 1 2\n2 1 2 3\n3\n", b"0 4\n1 3\n2 \n3 1\n"
 
 
 def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CATALOGUE, "small", alike("gowalla", [[TRAIN_LINES, TEST_LINES]] * 2))
+    forms = [{f"train.txt{gz}": TRAIN_LINES, f"test.txt{gz}": TEST_LINES} for gz in (".gz", "")]
+    monkeypatch.setitem(CATALOGUE, "small", small(*forms, format="user-lines"))
     home = data_home() / "small"
     home.mkdir(parents=True)
     (home / "test.txt.gz").write_bytes(gzip.compress(TEST_LINES, 1))
@@ -173,11 +166,12 @@ def test_a_log_of_aligned_lines_is_the_log_of_its_events(
 ) -> None:
     events = b"user_id,item_id,timestamp\n2,5,1400000000\n1,7,1400000060\n1,5,1400000060\n1,7,1500000000\n"
     items, times = b"1 7 5 7\n2 5\n", b"1 1400000060 1400000060 1500000000\n2 1400000000\n"
-    monkeypatch.setitem(CATALOGUE, "small", alike("amazon-beauty", [[events], [items, times]]))
+    published = {"Small_item_org_rank.txt": items, "Small_time_org_rank.txt": times}
+    monkeypatch.setitem(CATALOGUE, "small", small({"events.csv.gz": events}, published))
     if form == "published":
         (server / "at").mkdir()
-        (server / "at" / "Beauty_item_org_rank.txt").write_bytes(items)
-        (server / "at" / "Beauty_time_org_rank.txt").write_bytes(times)
+        for name, lines in published.items():
+            (server / "at" / name).write_bytes(lines)
     else:
         (data_home() / "small").mkdir(parents=True)
         content = events if form == "events" else gzip.compress(events)

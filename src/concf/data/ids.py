@@ -40,7 +40,9 @@ class Ids:
         return bool(self.values.dtype == np.int64)
 
     def place(self, one: Any) -> int:
-        """Return the position of an id of the same type; -1: unknown."""
+        """Return the position of an id, -1 if it is unknown; a number and its text are different ids."""
+        if not (is_integer(one) if self.are_integers else isinstance(one, str)):
+            return -1
         at = bisect_left(self.values, one)
         return at if at < len(self) and self.values[at] == one else -1
 
@@ -90,9 +92,14 @@ class JoinedIds(Ids):
         self.first, self.others = first, others
 
     def place(self, one: Any) -> int:
-        """Return the position of an id of the same type, -1 if it is unknown."""
+        """Return the position of an id, -1 if it is unknown."""
         at, behind = self.first.place(one), self.others.place(one)
         return at if behind < 0 else len(self.first) + behind
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value can be an id of a log of integers."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
 
 
 def find(ascending: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.interactions import SIDES, Filter, Interactions, merge
 from concf.data.options import LogOptions as LogOptions
 from concf.data.options import ReadingOptions as ReadingOptions
-from concf.data.parts import PARTS, TEST, Parts, origin
+from concf.data.parts import PARTS, TEST, Parts
 from concf.data.protocols import PROTOCOLS, Given, LeaveLast, Protocol, TimeCut
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading, files_of, is_glob
@@ -283,7 +283,7 @@ def write_parts(data: Split, parts: Sequence[str], out: str | Path) -> int:
         raise ConfigError(f"{option('out', out)}: choose a name that ends in {', '.join(writers)}")
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another {option('out')}")
-    rows = np.isin(origin(data.parts), [PARTS[part] for part in parts])
+    rows = data.rows(parts)
     columns = {"user_id": log.user_ids.values[log.user[rows]], "item_id": log.item_ids.values[log.item[rows]]}
     columns |= {"count": log.count[rows]} | ({} if log.timestamp is None else {"timestamp": log.timestamp[rows]})
     frame = pl.DataFrame({name: column.tolist() for name, column in columns.items()})

@@ -96,9 +96,13 @@ class Split:
             note("counts include events after the held-out ones: with weights by the count, metrics may be too high")
         return replace(self, weights=weights)
 
+    def rows(self, parts: Sequence[str]) -> NDArray[np.bool_]:
+        """[n] whether each pair is in one of the parts, evaluated or not."""
+        return np.isin(origin(self.parts), [PARTS[part] for part in parts])
+
     def log(self, parts: Sequence[str]) -> csr_array:
         """[users, items] training weights, 1 on average, of all pairs of some parts, evaluated or not."""
-        rows = np.isin(origin(self.parts), [PARTS[part] for part in parts])
+        rows = self.rows(parts)
         held_out_from = None if self.weights.half_life is None else self._held_out_from(parts)
         return self.interactions.matrix(rows, self.weights(self.interactions, rows, held_out_from))
 
@@ -120,8 +124,7 @@ class Split:
         """[users, items] float64, with the cells of `log`: the time of each pair, which may be 0, in the log's unit."""
         if self.interactions.timestamp is None:
             raise DataError(f"the log has no times. Set {option('timestamp')}, and prepare the data set again")
-        rows, log = np.isin(origin(self.parts), [PARTS[part] for part in parts]), self.log(parts)
-        time = np.asarray(self.interactions.timestamp[rows], np.float64)
+        log, time = self.log(parts), np.asarray(self.interactions.timestamp[self.rows(parts)], np.float64)
         return csr_array((time, log.indices, log.indptr), shape=log.shape)
 
     @cached_property
