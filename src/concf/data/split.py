@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -336,25 +336,23 @@ class Split:
         return cls(interactions, parts, manifest["recipe"], tuple(manifest["notes"]), folder=folder)
 
 
-def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> list[str]:
+def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> Iterator[str]:
     """Notes on pairs that are not evaluated, with an example each, and on filters that look at the test part."""
-    notes, before = [], origin(parts)
-    trains = interactions.per_item(rows=before == TRAIN) > 0
+    trains = interactions.per_item(rows=origin(parts) == TRAIN) > 0
     if not trains.all():
         example = interactions.item_ids.named(np.flatnonzero(~trains)[:1])[0]
         tested = len(np.unique(interactions.item[(parts == TEST) & ~trains[interactions.item]]))
         items = f"{(~trains).sum()} items occur in no training pair (for example {example!r})"
-        notes.append(f"{items}; {tested} of them are tested")
+        yield f"{items}; {tested} of them are tested"
     for row in Split(interactions, parts, recipe).held_out():
         causes = {"of new users": row["new_users"], "of new items": row["new_items"], "for other reasons": row["other"]}
         left = ", ".join(f"{count:,} {cause}" for cause, count in causes.items() if count)
         if left:
             evaluated = f"{row['evaluated']:,} of {row['pairs']:,} pairs are evaluated"
             users = f"of {row['evaluated_users']:,} of {row['users']:,} users"
-            notes.append(f"{row['part']}: {evaluated}, {users}; left out: {left} (learned all the same)")
+            yield f"{row['part']}: {evaluated}, {users}; left out: {left} (learned all the same)"
     whole = any(not step.before_test for step in recipe.filters)
     if whole and not recipe.protocol.both:  # `released` and `paper` are published so
-        notes.append("the filters counted the whole log, its test part included; so do the lists of users and items")
+        yield "the filters counted the whole log, its test part included; so do the lists of users and items"
     elif recipe.filters and not recipe.protocol.both:
-        notes.append("the filters counted what lies before the test part, the validation part included")
-    return notes
+        yield "the filters counted what lies before the test part, the validation part included"

@@ -87,7 +87,7 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
 def _first_pass(frames: list[pl.LazyFrame], tables: list[Table], positive: pl.Expr, reading: Reading) -> IdCounts:
     """Count the ids of all files; a row that fails a check is refused."""
     schema, counts = frames[0].collect_schema(), IdCounts()
-    checks = row_checks(schema, reading.time_format)
+    checks = list(row_checks(schema, reading.time_format))
     failed = pl.coalesce(pl.when(check.bad).then(pl.lit(k, pl.Int8)) for k, check in enumerate(checks))
     columns = [name for name in (*ID_ROLES, "timestamp") if name in schema]
     for frame, table in zip(frames, tables, strict=True):
