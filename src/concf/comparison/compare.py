@@ -85,23 +85,30 @@ class Comparison:
         """Return the content of the tables, and the metrics of every split."""
         p = {metric: self.p_values(metric) for metric in self.metrics}
         return {
-            "source": self.source, "protocol": self.protocol, "seeds": self.seeds,
-            "split_hashes": self.split_hashes, "evaluated_users": self.evaluated_users,
+            "source": self.source,
+            "protocol": self.protocol,
+            "seeds": self.seeds,
+            "split_hashes": self.split_hashes,
+            "evaluated_users": self.evaluated_users,
             "tuned_on": f"validation {self.tuned_on}, seed {self.seeds[0]}",
             "test": f"paired t, Holm-corrected, over {'splits' if len(self.seeds) > 1 else 'users'}",
             "models": [
                 {
-                    "model": entrant.name, "settings": entrant.settings, "at_grid_edge": entrant.edges,
-                    "fitted_on": "train and valid" if entrant.refitted else "train", "validation": entrant.validation,
+                    "model": entrant.name,
+                    "settings": entrant.settings,
+                    "at_grid_edge": entrant.edges,
+                    "fitted_on": "train and valid" if entrant.refitted else "train",
+                    "validation": entrant.validation,
                     "mean": {metric: entrant.mean(metric) for metric in self.metrics},
                     "std": {metric: entrant.std(metric) for metric in self.metrics},
                     "p_against_first": {metric: p[metric][rank] for metric in self.metrics},
-                    "fit_seconds": float(np.mean(entrant.fit_seconds)), "splits": entrant.tests,
+                    "fit_seconds": float(np.mean(entrant.fit_seconds)),
+                    "splits": entrant.tests,
                     "everyone": entrant.everyone,
                 }
                 for rank, entrant in enumerate(self.entrants)
             ],
-        }  # fmt: skip
+        }
 
 
 def compare(

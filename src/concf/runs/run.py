@@ -326,13 +326,24 @@ class Run(ABC):
             for name in self.rows()
         ]  # fmt: skip
         return {
-            "model": self.settings.kind, "split_hash": self.data.hash, "seed": self.seed, "epochs": self.epoch,
-            "finished": self.finished, "metric": self.metric, "validated_users": self.validated_users,
-            "carried_validation": self.carried_validation, "consensus_users": self.consensus_users,
-            "tested_users": len((self.data.whole or self.data).evaluated), "best_head": self.best_head(),
-            "why_best_head": self.why_best_head(), "notes": self.notes, "learned": list(self.learned),
-            "updates": self.updates, "chosen": self.chosen, "recommenders": rows,
-        }  # fmt: skip
+            "model": self.settings.kind,
+            "split_hash": self.data.hash,
+            "seed": self.seed,
+            "epochs": self.epoch,
+            "finished": self.finished,
+            "metric": self.metric,
+            "validated_users": self.validated_users,
+            "carried_validation": self.carried_validation,
+            "consensus_users": self.consensus_users,
+            "tested_users": len((self.data.whole or self.data).evaluated),
+            "best_head": self.best_head(),
+            "why_best_head": self.why_best_head(),
+            "notes": self.notes,
+            "learned": list(self.learned),
+            "updates": self.updates,
+            "chosen": self.chosen,
+            "recommenders": rows,
+        }
 
     def rows(self) -> list[str]:
         """Names in the order of tables: heads, then the consensuses."""
