@@ -27,7 +27,8 @@ from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.parts import TEST, TRAIN, VALID
 from concf.data.protocols import Random
-from concf.data.split import Split, SplitRecipe
+from concf.data.recipe import SplitRecipe
+from concf.data.split import Split
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.models import choose_settings, train
 

@@ -20,7 +20,8 @@ from measuring import peak_memory, write
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import Random
-from concf.data.split import Split, SplitRecipe
+from concf.data.recipe import SplitRecipe
+from concf.data.split import Split
 from concf.reference.objectives import FIVE
 from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from concf.data.interactions import Interactions
 from concf.data.protocols import PROTOCOLS
 from concf.data.reading.read import read
+from concf.data.recipe import SplitRecipe
 from concf.data.simulate import Simulation
-from concf.data.split import Split, SplitRecipe
+from concf.data.split import Split
 
 
 def simulate(events: int) -> Interactions:

@@ -31,8 +31,9 @@ from concf.data.parts import TEST, TRAIN
 from concf.data.prepare import prepare, split_of
 from concf.data.protocols import Given
 from concf.data.reading.read import read
+from concf.data.recipe import SplitRecipe
 from concf.data.simulate import DRIFTING
-from concf.data.split import Split, SplitRecipe
+from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.evaluation.scorers import ListFunction

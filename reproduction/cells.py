@@ -72,7 +72,11 @@ class _Setup:
         settings = self.settings()
         validation = Validation(self.data, fitting_metric(settings.training.metric, self.data), best.lists.device)
         shape = self.data.train.shape[1], best.lists.shape[1]
-        return tuned(best.votes, settings.consensus, *shape, validation, self.of_lists)
+
+        def validated(lists: Tensor) -> float:
+            return validation.of_its_users(lists[validation.users])
+
+        return tuned(best.votes, settings.consensus, *shape, validated, self.of_lists)
 
     def row(self, run: Run, name: str, evaluation: Evaluation | None = None) -> dict[str, Any]:
         """A row of the line: validation and epoch of the run's best, test figures, groups of users."""

@@ -27,8 +27,7 @@ import pytest
 from small_service import LocalPool
 
 from concf.baselines.table import BASELINES
-from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File
-from concf.data.reading.scan import Reading
+from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File, Variant
 from concf.data.simulate import Simulation
 from concf.models import PRESETS, choose_settings
 from concf.service.app import create_app
@@ -171,5 +170,5 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
             place = folder / "home" / name / "log.csv"
             place.parent.mkdir(parents=True)
             log.write_csv(place)
-            file = File(f"{name}/log.csv", sha256(place.read_bytes()).hexdigest())
-            patch.setitem(CATALOGUE, name, Entry(name, name, variants=(((file,), Reading()),)))
+            file = File(path=f"{name}/log.csv", sha256=sha256(place.read_bytes()).hexdigest())
+            patch.setitem(CATALOGUE, name, Entry(title=name, variants=(Variant(files=(file,)),)))

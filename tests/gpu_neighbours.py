@@ -15,7 +15,8 @@ from concf.comparison.compare import compare
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import TimeCut
-from concf.data.split import Split, SplitRecipe
+from concf.data.recipe import SplitRecipe
+from concf.data.split import Split
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import as_scorer
 

@@ -22,8 +22,7 @@ from concf.data.catalogue import (
     MIRROR_VARIABLE,
     Entry,
     File,
-    _lightgcn,
-    _sequences,
+    Variant,
     data_home,
     fetch,
     is_here,
@@ -112,37 +111,42 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         http.shutdown()
 
 
-def small_entry(content: bytes) -> Entry:
-    file = File("small/users.dat", hashlib.sha256(content).hexdigest(), "somewhere/users.dat")
-    return Entry("small", "", variants=(((file,), Reading()),))
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def small(*forms: dict[str, bytes], **reading: Any) -> Entry:
+    """A data set that has one of the forms (file -> content) in the data home."""
+    variants = []
+    for form in forms:
+        files = [File(path=f"small/{name}", sha256=digest(form[name]), origin=f"at/{name}") for name in form]
+        variants.append(Variant(files=tuple(files), reading=Reading(**reading)))
+    return Entry(title="", variants=tuple(variants))
 
 
 def test_a_missing_data_set_is_downloaded_once_and_checked(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"2 1 2\n3 1 2 3\n"
-    monkeypatch.setitem(CATALOGUE, "small", small_entry(content))
-    (server / "somewhere").mkdir()
-    (server / "somewhere" / "users.dat").write_bytes(content + b"1 5\n")
+    monkeypatch.setitem(CATALOGUE, "small", small({"users.dat": content}))
+    (server / "at").mkdir()
+    (server / "at" / "users.dat").write_bytes(content + b"1 5\n")
     with pytest.raises(DataError, match="SHA-256"):
         fetch("small")
     assert not data_home().exists()
-    (server / "somewhere" / "users.dat").write_bytes(content)
+    (server / "at" / "users.dat").write_bytes(content)
     assert len(load("small")) == 5
-    (server / "somewhere" / "users.dat").unlink()
+    (server / "at" / "users.dat").unlink()
     assert fetch("small") == [data_home() / "small" / "users.dat"]
     (data_home() / "small" / "users.dat").write_bytes(b"2 1 3\n")
     with pytest.raises(DataError, match="Remove it and fetch it again"):
         load("small")
 
 
-def small_split(train: bytes, test: bytes) -> Entry:
-    return _lightgcn("small", "", hashlib.sha256(train).hexdigest(), hashlib.sha256(test).hexdigest())
-
-
 TRAIN_LINES, TEST_LINES = b"0 1 2 3\n1 1 2\n2 1 2 3\n3\n", b"0 4\n1 3\n2 \n3 1\n"
 
 
 def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CATALOGUE, "small", small_split(TRAIN_LINES, TEST_LINES))
+    forms = [{f"train.txt{gz}": TRAIN_LINES, f"test.txt{gz}": TEST_LINES} for gz in (".gz", "")]
+    monkeypatch.setitem(CATALOGUE, "small", small(*forms, format="user-lines"))
     home = data_home() / "small"
     home.mkdir(parents=True)
     (home / "test.txt.gz").write_bytes(gzip.compress(TEST_LINES, 1))
@@ -156,23 +160,18 @@ def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatc
     assert not is_here("small")
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 @pytest.mark.parametrize("form", ["events", "gzipped events", "published"])
 def test_a_log_of_aligned_lines_is_the_log_of_its_events(
     server: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     events = b"user_id,item_id,timestamp\n2,5,1400000000\n1,7,1400000060\n1,5,1400000060\n1,7,1500000000\n"
     items, times = b"1 7 5 7\n2 5\n", b"1 1400000060 1400000060 1500000000\n2 1400000000\n"
-    entry = _sequences("small", "", "Some/Small", digest(events), digest(items), digest(times))
-    monkeypatch.setitem(CATALOGUE, "small", entry)
+    published = {"Small_item_org_rank.txt": items, "Small_time_org_rank.txt": times}
+    monkeypatch.setitem(CATALOGUE, "small", small({"events.csv.gz": events}, published))
     if form == "published":
-        folder = server / Path(entry.files[0].origin or "").parent
-        folder.mkdir(parents=True)
-        (folder / "Small_item_org_rank.txt").write_bytes(items)
-        (folder / "Small_time_org_rank.txt").write_bytes(times)
+        (server / "at").mkdir()
+        for name, lines in published.items():
+            (server / "at" / name).write_bytes(lines)
     else:
         (data_home() / "small").mkdir(parents=True)
         content = events if form == "events" else gzip.compress(events)

@@ -129,7 +129,7 @@ def test_times_of_several_kinds_are_told_apart(tmp_path: Path) -> None:
 def test_large_folders_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "data"
     prepare(LOG, protocol="random", out=folder)
-    monkeypatch.setattr("concf.data.split.VERIFIED_BYTES", 1000)
+    monkeypatch.setattr("concf.data.recipe.VERIFIED_BYTES", 1000)
     np.save(folder / "part.npy", np.load(folder / "part.npy")[::-1])
     column = Split.load(folder).interactions.user
     assert isinstance(column.base, np.memmap)  # processes share its pages

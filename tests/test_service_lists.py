@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
 from concf.evaluation.scorers import Factors
-from concf.inference.lookup import position_of
 from concf.inference.ranker import highest
 from concf.inference.recommender import Recommender
 from concf.inference.rules import Rules
@@ -68,10 +67,10 @@ def test_the_highest_are_those_of_a_sort(data: st.DataObject) -> None:
 
 def test_an_id_is_found_where_it_stands_and_nowhere_else(model: Recommender) -> None:
     for place, user in enumerate(everyone(model)):
-        assert position_of(model.user_ids, user) == place
-        assert position_of(model.user_ids, str(user) if isinstance(user, int) else 5) == -1
+        assert model.user_ids.place(user) == place
+        assert model.user_ids.place(str(user) if isinstance(user, int) else 5) == -1
     for stranger in (10**30, -1, 1.0, True, None, "", "zzz", chr(0x10FFFF), b"5", [1]):
-        assert position_of(model.user_ids, stranger) == -1
+        assert model.user_ids.place(stranger) == -1
 
 
 def test_every_user_gets_what_the_library_recommends(client: Client, model: Recommender) -> None:

@@ -108,10 +108,12 @@ def test_any_lists_are_validated_as_evaluate_does(n: int) -> None:
     whole = torch.from_numpy(rank(lambda users: scores[users], np.arange(25), data.train.shape[1], seen=data.train))
     short = whole.where(torch.from_numpy(rng.integers(1, 9, (25, 1))) > torch.arange(whole.shape[1]), NOTHING)
     expected = figure(lambda users: scores[users], data, metric)
-    assert validation(whole) == validation(whole[:, : validation.depth]) == pytest.approx(expected, abs=1e-12)
-    assert validation(short) == pytest.approx(figure(listed(short), data, metric), abs=1e-12)
-    assert validation(short[:, :2]) == pytest.approx(figure(listed(short[:, :2]), data, metric), abs=1e-12)
-    assert validation(torch.full_like(whole, NOTHING)) == 0
+    lists = {"whole": whole, "deep": whole[:, : validation.depth], "short": short, "two": short[:, :2]}
+    found = {name: validation.of_its_users(each[validation.users]) for name, each in lists.items()}
+    assert found["whole"] == found["deep"] == pytest.approx(expected, abs=1e-12)
+    for name in ("short", "two"):
+        assert found[name] == pytest.approx(figure(listed(lists[name]), data, metric), abs=1e-12)
+    assert validation.of_its_users(torch.full_like(whole, NOTHING)[validation.users]) == 0
 
 
 @pytest.mark.parametrize("metric", ["recall", "recall@0", "recall@x", "coverage@20"])

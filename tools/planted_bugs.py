@@ -94,7 +94,7 @@ BUGS = [
     ),
     Bug(
         "data/prepare.py", "write_parts",
-        "rows = np.isin(origin(data.parts), [", "rows = np.isin(data.parts, [",
+        "return np.isin(origin(self.parts), [", "return np.isin(self.parts, [",
         "held-out pairs that cannot be evaluated are not written", "protocols",
     ),
     Bug(
@@ -219,12 +219,12 @@ BUGS = [
     ),
     Bug(
         "service/answers.py", "lists",
-        "if position_of(recommender.user_ids, user) < 0]", "if position_of(recommender.user_ids, user) <= 0]",
+        "if recommender.user_ids.place(user) < 0]", "if recommender.user_ids.place(user) <= 0]",
         "the service says that the first user of the log is unknown", "service_lists",
     ),
     Bug(
         "service/answers.py", "unknown_items",
-        "if position_of(ids, item) < 0)", "if position_of(ids, item) <= 0)",
+        "if ids.place(item) < 0)", "if ids.place(item) <= 0)",
         "the service reports the first item of the log as unknown", "unknown_items",
     ),
     Bug(

@@ -95,7 +95,7 @@ def data_statistics(
     from concf.data.reading.times import moment
 
     report, title, counts = dict[str, Any](), "", dict[str, int]()
-    if SPLITTING & log.keys():
+    if log.keys() & SPLITTING:
         split = prepare_data(source, seed=seed, **log)
         recipe, counts, interactions = split.recipe, split.counts(), split.interactions
         origin, title = recipe.source, f", protocol {recipe.protocol.name}, seed {seed}"

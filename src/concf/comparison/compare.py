@@ -40,7 +40,7 @@ class Entrant:
     name: str
     settings: dict[str, Any]  # chosen on the first split's validation part
     validation: float | None
-    edges: list[str]  # settings whose chosen value is the first or last of its grid
+    edges: list[str]  # settings whose chosen value is the first or last of several: a wider grid may hold a better one
     refitted: bool  # whether the tested model was fitted on training and validation pairs
     tests: list[dict[str, float]]  # mean test metrics of each split
     fit_seconds: list[float]
@@ -85,23 +85,30 @@ class Comparison:
         """Return the content of the tables, and the metrics of every split."""
         p = {metric: self.p_values(metric) for metric in self.metrics}
         return {
-            "source": self.source, "protocol": self.protocol, "seeds": self.seeds,
-            "split_hashes": self.split_hashes, "evaluated_users": self.evaluated_users,
+            "source": self.source,
+            "protocol": self.protocol,
+            "seeds": self.seeds,
+            "split_hashes": self.split_hashes,
+            "evaluated_users": self.evaluated_users,
             "tuned_on": f"validation {self.tuned_on}, seed {self.seeds[0]}",
             "test": f"paired t, Holm-corrected, over {'splits' if len(self.seeds) > 1 else 'users'}",
             "models": [
                 {
-                    "model": entrant.name, "settings": entrant.settings, "at_grid_edge": entrant.edges,
-                    "fitted_on": "train and valid" if entrant.refitted else "train", "validation": entrant.validation,
+                    "model": entrant.name,
+                    "settings": entrant.settings,
+                    "at_grid_edge": entrant.edges,
+                    "fitted_on": "train and valid" if entrant.refitted else "train",
+                    "validation": entrant.validation,
                     "mean": {metric: entrant.mean(metric) for metric in self.metrics},
                     "std": {metric: entrant.std(metric) for metric in self.metrics},
                     "p_against_first": {metric: p[metric][rank] for metric in self.metrics},
-                    "fit_seconds": float(np.mean(entrant.fit_seconds)), "splits": entrant.tests,
+                    "fit_seconds": float(np.mean(entrant.fit_seconds)),
+                    "splits": entrant.tests,
                     "everyone": entrant.everyone,
                 }
                 for rank, entrant in enumerate(self.entrants)
             ],
-        }  # fmt: skip
+        }
 
 
 def compare(
@@ -194,8 +201,10 @@ def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -
     for name, model in settings.items():
         point, validation = chosen[name]
         cells = [measurements.get(name, model, seed, "test") for seed in seeds]
+        at = zip(candidates[name].grid.items(), point, strict=True)
+        edges = [setting for (setting, values), k in at if len(values) > 1 and k in (0, len(values) - 1)]
         entrants.append(Entrant(
-            name, model.model_dump(), validation, at_edges(candidates[name].grid, point), fit.refits(model, "test"),
+            name, model.model_dump(), validation, edges, fit.refits(model, "test"),
             [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
             [cell["everyone"] for cell in cells if "everyone" in cell],
@@ -234,12 +243,6 @@ def search(sizes: Sequence[int], every_point: bool = False) -> Search:
         else:
             current, settled = best, 0
     return current, scores[current]
-
-
-def at_edges(grid: Mapping[str, Sequence[Any]], point: Point) -> list[str]:
-    """Settings whose chosen value is the first or last of several: a wider grid may hold a better one."""
-    chosen = zip(grid.items(), point, strict=True)
-    return [name for (name, values), at in chosen if len(values) > 1 and at in (0, len(values) - 1)]
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

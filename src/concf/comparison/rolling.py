@@ -17,10 +17,12 @@ from concf.comparison.compare import compare
 from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.data.catalogue import CATALOGUE
-from concf.data.prepare import LogOptions, chosen, filter_of, filtered_and_split, filters_of, read_source, reading_of
+from concf.data.options import LogOptions
+from concf.data.prepare import chosen, filter_of, filtered_and_split, filters_of, read_source, reading_of
 from concf.data.protocols import TimeCut
 from concf.data.reading.times import moment
-from concf.data.split import Split, SplitRecipe
+from concf.data.recipe import SplitRecipe
+from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError, option
 from concf.evaluation.evaluate import at_lengths
 from concf.runs.settings import CONSENSUS

@@ -6,15 +6,12 @@ import hashlib
 from bisect import bisect_left
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concf.runtime.files import mapped
-
-if TYPE_CHECKING:
-    import polars as pl
 
 MAX_ID_BYTES = 1024
 
@@ -43,7 +40,9 @@ class Ids:
         return bool(self.values.dtype == np.int64)
 
     def place(self, one: Any) -> int:
-        """Return the position of an id of the same type; -1: unknown."""
+        """Return the position of an id, -1 if it is unknown; a number and its text are different ids."""
+        if not (is_integer(one) if self.are_integers else isinstance(one, str)):
+            return -1
         at = bisect_left(self.values, one)
         return at if at < len(self) and self.values[at] == one else -1
 
@@ -57,10 +56,6 @@ class Ids:
             return find(self.values, others.values)
         known = {str(name): position for position, name in enumerate(self.values.tolist())}
         return np.array([known.get(str(name), -1) for name in others.values.tolist()], np.int64)
-
-    def take(self, positions: NDArray[Any]) -> Ids:
-        """Return the ids at ascending positions."""
-        return Ids(self.values[positions])
 
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and their offsets."""
@@ -88,15 +83,6 @@ class Ids:
         blob = values.tobytes()
         return cls(np.array([blob[a:b].decode() for a, b in pairwise(np.load(offsets).tolist())], dtype=object))
 
-    @classmethod
-    def of_series(cls, values: pl.Series) -> Ids:
-        """Make ids from an ascending series of integers or strings."""
-        import polars as pl
-
-        if values.dtype.is_integer():
-            return cls(values.cast(pl.Int64).to_numpy())
-        return cls(np.array(values.to_list(), dtype=object))
-
 
 class JoinedIds(Ids):
     """Ids of a log followed by further ones, both in ascending order."""
@@ -106,9 +92,14 @@ class JoinedIds(Ids):
         self.first, self.others = first, others
 
     def place(self, one: Any) -> int:
-        """Return the position of an id of the same type, -1 if it is unknown."""
+        """Return the position of an id, -1 if it is unknown."""
         at, behind = self.first.place(one), self.others.place(one)
         return at if behind < 0 else len(self.first) + behind
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value can be an id of a log of integers."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
 
 
 def find(ascending: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:

@@ -121,10 +121,15 @@ class Interactions:
             dislikes = dislikes.select(users[dislikes.user] & items[dislikes.item])
             dislikes = dislikes._replace(user=user_position[dislikes.user], item=item_position[dislikes.item])
         return Interactions(
-            self.user_ids.take(np.flatnonzero(users)),
-            self.item_ids if all_items else self.item_ids.take(np.flatnonzero(items)),
-            user_position[self.user[rows]], item_position[self.item[rows]], self.count[rows], timestamp, last, dislikes,
-        )  # fmt: skip
+            Ids(self.user_ids.values[users]),
+            self.item_ids if all_items else Ids(self.item_ids.values[items]),
+            user_position[self.user[rows]],
+            item_position[self.item[rows]],
+            self.count[rows],
+            timestamp,
+            last,
+            dislikes,
+        )
 
     def disliking(self, dislikes: Dislikes) -> Interactions:
         """Return a copy with these dislikes, except for pairs that are interactions."""

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from concf.data.ids import find
 from concf.data.interactions import SIDES, Interactions, merge
+from concf.data.options import ReadingOptions
 from concf.data.parts import PARTS, TRAIN, origin
-from concf.data.prepare import ReadingOptions, chosen, read_source
+from concf.data.prepare import chosen, read_source
 from concf.data.protocols import Known
 from concf.data.reading.scan import Reading, files_of
 from concf.data.reading.times import When, in_unit_of, moment, ticks_of

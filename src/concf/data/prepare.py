@@ -6,19 +6,22 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
 
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.interactions import SIDES, Filter, Interactions, merge
-from concf.data.parts import PARTS, TEST, Parts, origin
+from concf.data.options import LogOptions as LogOptions
+from concf.data.options import ReadingOptions as ReadingOptions
+from concf.data.parts import PARTS, TEST, Parts
 from concf.data.protocols import PROTOCOLS, Given, LeaveLast, Protocol, TimeCut
 from concf.data.reading.read import read
-from concf.data.reading.scan import Format, Reading, files_of, is_glob
+from concf.data.reading.scan import Reading, files_of, is_glob
+from concf.data.recipe import MANIFEST, SplitRecipe
 from concf.data.simulate import DEMO
-from concf.data.split import FEW_USERS, MANIFEST, Split, SplitRecipe
+from concf.data.split import FEW_USERS, Split
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_file, sha256
@@ -27,42 +30,6 @@ from concf.runtime.progress import working
 AUTO = "auto"  # the protocol follows the log
 RANDOM = {"valid": 0.1, "test": 0.1, "at_least": 1}  # settings of `random` by default in training
 NOTABLE_LOSS = 0.1  # share of the users, items or interactions from which a filter's loss is noted
-
-
-class ReadingOptions(TypedDict, total=False):
-    """Options to read a log; None is the same as leaving an option out."""
-
-    user: str | None  # column of the user; its index, from 0, in a file without header
-    item: str | None  # column of the item
-    rating: str | None  # column of an explicit rating, used only with one of the bounds; "none": there is none
-    min_rating: float | None  # rows rated lower are not interactions
-    dislike_below: float | None  # rows rated lower are dislikes: never recommended, and observed zeros of ALS
-    count: str | None  # column with the number of events, or the weight, of a row; "none": there is none
-    timestamp: str | None  # column of the time; "none": there is none
-    time_format: str | None  # of times in text, such as %d/%m/%Y; None: ISO 8601
-    bad_times: Literal["refuse", "drop"] | None  # rows whose time is 0, below it, in the future or of another unit
-    format: Format | None  # of a file: table, parquet, jsonl, user-lines (id first), counted-lines (count first)
-    ordered: bool | None  # whether a line with a user's items is in order of time: places in it are the times
-    separator: str | None  # of a text table; one or more characters
-    header: bool | None  # whether the first line of a text table names the columns
-
-
-class LogOptions(ReadingOptions, total=False):
-    """Options to read, filter and split a log."""
-
-    min_user: int | None  # users with fewer interactions are left out
-    min_item: int | None  # items with fewer interactions are left out
-    counts: Literal["raw", "distinct"] | None  # of interactions: all events, or each pair once
-    core: bool | None  # repeat the filter until nothing changes
-    protocol: str | None  # paper, released, random, leave-last, time, new-users, new-items or given
-    valid: Any  # share held out for validation (`new-users`: of the users); `given`: of the training log, or a log
-    test: Any  # share held out for test (`new-users`: of the users; `new-items`: of the items); `given`: a log
-    newest: bool | None  # `given`: whether the share for validation is of each user's newest training items
-    at_least: int | None  # `random`: held out of each user in each part, if that leaves something to train on
-    last: int | None  # `leave-last`: number of a user's newest interactions in each part
-    valid_from: float | str | None  # `time`: start of the validation part, a date or in the log's own unit
-    test_from: float | str | None  # `time`: start of the test part
-    target_share: float | None  # `new-users`: share of a held-out user's items that are to be found
 
 
 def chosen(options: ReadingOptions) -> dict[str, Any]:
@@ -270,7 +237,7 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
         if share is None or test is not None or reading != Reading():
             fix = f"Set {option('valid')} to a share such as 0.05, and leave out {option('test')} and columns"
             raise ConfigError(f"{source} has its own training and test files. {fix}")
-        name, (source, test), reading = source, fetch(source), CATALOGUE[source].variants[0][1]
+        name, (source, test), reading = source, fetch(source), CATALOGUE[source].variants[0].reading
         reading = reading.model_copy(update={"ordered": protocol.newest})
     if valid is None or test is None:
         fix = f"{option('valid')}, a log or a share such as 0.05, and {option('test')}, a log"
@@ -316,7 +283,7 @@ def write_parts(data: Split, parts: Sequence[str], out: str | Path) -> int:
         raise ConfigError(f"{option('out', out)}: choose a name that ends in {', '.join(writers)}")
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another {option('out')}")
-    rows = np.isin(origin(data.parts), [PARTS[part] for part in parts])
+    rows = data.rows(parts)
     columns = {"user_id": log.user_ids.values[log.user[rows]], "item_id": log.item_ids.values[log.item[rows]]}
     columns |= {"count": log.count[rows]} | ({} if log.timestamp is None else {"timestamp": log.timestamp[rows]})
     frame = pl.DataFrame({name: column.tolist() for name, column in columns.items()})

@@ -1,9 +1,8 @@
-"""Prepared data sets: interactions, the part of each, and how they were made."""
+"""Prepared data sets: interactions, and the part of each."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,50 +10,26 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, SerializeAsAny, field_validator
 from scipy.sparse import csr_array
 
 from concf.data.ids import Ids
-from concf.data.interactions import SIDES, Dislikes, Filter, Interactions
+from concf.data.interactions import SIDES, Dislikes, Interactions
 from concf.data.parts import HISTORY, PARTS, TEST, TRAIN, UNEVALUATED, VALID, Parts, origin
-from concf.data.protocols import PROTOCOLS, Given, Protocol
+from concf.data.protocols import Given
 from concf.data.reading.times import moment
+from concf.data.recipe import FORMAT, MANIFEST, SplitRecipe, read_manifest, write_manifest
 from concf.data.weights import UNWEIGHTED, Weighting
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
-from concf.runtime.files import mapped, new_folder, sha256
+from concf.runtime.files import mapped, new_folder
 from concf.runtime.provenance import VERSION
-from concf.runtime.settings import Settings
 
-FORMAT = 3  # of the folder; any other is refused
-MANIFEST = "manifest.json"
 UPDATES = "updates"  # of a recipe's source: the logs that were joined to the first, the oldest first
 FEW_USERS = 300  # evaluated users below which a mean is uncertain by 0.02 or more
-VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
 KNOWN_VALID = 0.1  # share of a training user's items that validate, where other users test
 COLUMNS = ("user", "item", "count", "part")  # a file each
 TIMES = ("timestamp", "last")  # a file if the log has times, and one more if a pair has several
 DISLIKED = "disliked_"  # prefix of the files of dislikes, if the log has any
-
-
-class SplitRecipe(Settings):
-    """Recipe of a prepared data set."""
-
-    source: dict[str, Any]  # name and SHA-256 of the file(s), or of the pairs if they came as a frame
-    reading: dict[str, Any] = Field(default_factory=dict)  # the options of columns and format
-    filters: tuple[Filter, ...] = ()  # applied in order, the protocol's own last
-    protocol: SerializeAsAny[Protocol]
-    seed: int = Field(0, ge=0)
-
-    @field_validator("protocol", mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        """Make the protocol of a manifest from its settings."""
-        if not isinstance(value, dict):
-            return value
-        if value.get("name") not in PROTOCOLS:
-            raise ValueError(f"unknown protocol {value.get('name')!r}")
-        return PROTOCOLS[value["name"]](**value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +96,13 @@ class Split:
             note("counts include events after the held-out ones: with weights by the count, metrics may be too high")
         return replace(self, weights=weights)
 
+    def rows(self, parts: Sequence[str]) -> NDArray[np.bool_]:
+        """[n] whether each pair is in one of the parts, evaluated or not."""
+        return np.isin(origin(self.parts), [PARTS[part] for part in parts])
+
     def log(self, parts: Sequence[str]) -> csr_array:
         """[users, items] training weights, 1 on average, of all pairs of some parts, evaluated or not."""
-        rows = np.isin(origin(self.parts), [PARTS[part] for part in parts])
+        rows = self.rows(parts)
         held_out_from = None if self.weights.half_life is None else self._held_out_from(parts)
         return self.interactions.matrix(rows, self.weights(self.interactions, rows, held_out_from))
 
@@ -145,8 +124,7 @@ class Split:
         """[users, items] float64, with the cells of `log`: the time of each pair, which may be 0, in the log's unit."""
         if self.interactions.timestamp is None:
             raise DataError(f"the log has no times. Set {option('timestamp')}, and prepare the data set again")
-        rows, log = np.isin(origin(self.parts), [PARTS[part] for part in parts]), self.log(parts)
-        time = np.asarray(self.interactions.timestamp[rows], np.float64)
+        log, time = self.log(parts), np.asarray(self.interactions.timestamp[self.rows(parts)], np.float64)
         return csr_array((time, log.indices, log.indptr), shape=log.shape)
 
     @cached_property
@@ -332,8 +310,7 @@ class Split:
             for name, column in columns.items():
                 if column is not None:
                     np.save(fresh / f"{name}.npy", column, allow_pickle=False)
-            manifest = self.summary() | {"files": {file.name: sha256(file) for file in sorted(fresh.iterdir())}}
-            (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+            write_manifest(fresh, self.summary())
 
     @classmethod
     def load(cls, folder: str | Path) -> Split:
@@ -342,15 +319,9 @@ class Split:
         Folders up to `VERIFIED_BYTES` are compared with their SHA-256; missing and truncated files are always detected.
         """
         folder = Path(folder)
-        manifest = _read_manifest(folder)
-        files: dict[str, str | None] = manifest["files"]
-        missing = [name for name in files if not (folder / name).is_file()]
-        verify = sum((folder / name).stat().st_size for name in files if name not in missing) <= VERIFIED_BYTES
-        for name, checksum in files.items():
-            if name in missing:
-                raise DataError(f"{folder / name} is missing. Prepare the data set again")
-            if checksum is None or (sha256(folder / name) != checksum if verify else _is_truncated(folder / name)):
-                raise DataError(f"{folder / name} was changed or cut short. Prepare the data set again")
+        needed = ("user_ids", "item_ids", *COLUMNS)
+        manifest = read_manifest(folder, [f"{name}.npy" for name in needed])
+        files = manifest["files"]
 
         def load_columns(names: Sequence[str], prefix: str = "") -> dict[str, Any]:
             return {name: mapped(folder / f"{prefix}{name}.npy") for name in names if f"{prefix}{name}.npy" in files}
@@ -362,52 +333,26 @@ class Split:
         parts, dislikes = columns.pop("part"), Dislikes(**disliked) if disliked else None
         user_ids, item_ids = (Ids.load(folder, f"{side}_ids") for side in SIDES)
         interactions = Interactions(user_ids, item_ids, **columns, dislikes=dislikes)
-        return cls(interactions, parts, SplitRecipe(**manifest["recipe"]), tuple(manifest["notes"]), folder=folder)
+        return cls(interactions, parts, manifest["recipe"], tuple(manifest["notes"]), folder=folder)
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise DataError(f"{folder}: not a prepared data set (no {MANIFEST}). See: concf prepare")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            fix = "Update concf" if manifest["format"] > FORMAT else "Prepare the data set again"
-            raise DataError(f"{folder}: format {manifest['format']}, and concf {VERSION} reads {FORMAT}. {fix}")
-        SplitRecipe(**manifest["recipe"])
-        needed = dict.fromkeys(f"{name}.npy" for name in ("user_ids", "item_ids", *COLUMNS))
-        return manifest | {"files": needed | dict(manifest["files"]), "notes": list(manifest["notes"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged ({type(error).__name__}). Prepare the data set again") from None
-
-
-def _is_truncated(path: Path) -> bool:
-    """Whether a `.npy` file holds less than its header says."""
-    try:
-        return mapped(path) is None
-    except (ValueError, EOFError):
-        return True
-
-
-def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> list[str]:
+def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> Iterator[str]:
     """Notes on pairs that are not evaluated, with an example each, and on filters that look at the test part."""
-    notes, before = [], origin(parts)
-    trains = interactions.per_item(rows=before == TRAIN) > 0
+    trains = interactions.per_item(rows=origin(parts) == TRAIN) > 0
     if not trains.all():
         example = interactions.item_ids.named(np.flatnonzero(~trains)[:1])[0]
         tested = len(np.unique(interactions.item[(parts == TEST) & ~trains[interactions.item]]))
         items = f"{(~trains).sum()} items occur in no training pair (for example {example!r})"
-        notes.append(f"{items}; {tested} of them are tested")
+        yield f"{items}; {tested} of them are tested"
     for row in Split(interactions, parts, recipe).held_out():
         causes = {"of new users": row["new_users"], "of new items": row["new_items"], "for other reasons": row["other"]}
         left = ", ".join(f"{count:,} {cause}" for cause, count in causes.items() if count)
         if left:
             evaluated = f"{row['evaluated']:,} of {row['pairs']:,} pairs are evaluated"
             users = f"of {row['evaluated_users']:,} of {row['users']:,} users"
-            notes.append(f"{row['part']}: {evaluated}, {users}; left out: {left} (learned where this part is)")
+            yield f"{row['part']}: {evaluated}, {users}; left out: {left} (learned where this part is)"
     whole = any(not step.before_test for step in recipe.filters)
     if whole and not recipe.protocol.both:  # `released` and `paper` are published so
-        notes.append("the filters counted the whole log, its test part included; so do the lists of users and items")
+        yield "the filters counted the whole log, its test part included; so do the lists of users and items"
     elif recipe.filters and not recipe.protocol.both:
-        notes.append("the filters counted what lies before the test part, the validation part included")
-    return notes
+        yield "the filters counted what lies before the test part, the validation part included"

@@ -46,10 +46,6 @@ class Validation:
         self.valid = torch.from_numpy(np.sort(flat_cells(data.valid[users]))).to(device)
         self.depth = min(self.n, self.n_items)
 
-    def __call__(self, lists: Tensor) -> float:
-        """Return the mean over all users, given the lists [local users, depth or more], without training items."""
-        return self.of_its_users(lists[self.users])
-
     def of_its_users(self, lists: Tensor) -> float:
         """Return the mean over all users, given the lists [e, depth or more] of the local `users`."""
         return float(self.per_user(lists).mean())

@@ -18,7 +18,7 @@ from concf.runtime.arguments import check_seed
 from concf.strong.update import UpdateOptions, update
 
 if TYPE_CHECKING:
-    from concf.data.prepare import LogOptions
+    from concf.data.options import LogOptions
 
 
 class ConCF(Recommender):
@@ -69,7 +69,7 @@ class ConCF(Recommender):
         watch:   one function or several, called with the record of every stage or epoch: its number, seconds, losses or
                  chosen settings, and validation metrics if any
 
-        options: to read, filter and split the log, see `concf.data.prepare.LogOptions`
+        options: to read, filter and split the log, see `concf.data.options.LogOptions`
         """
         settings = choose_settings(self.settings, {"refit": "everything"}) if final else self.settings
         split = split_of(data, self.seed, **options)

@@ -258,6 +258,15 @@ class Contributions:
         return dict(zip(items.tolist(), totals - totals.mean(0), strict=True))
 
 
+def ranks_of(factors: Factors, user: int, hidden: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[items] ranks for a user, from 0; ties by index, hidden items last."""
+    scores = factors.scores(torch.tensor([user]))[0].numpy()
+    scores[hidden] = -np.inf
+    ranks = np.empty(len(scores), np.int64)
+    ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
+    return ranks
+
+
 def similarity_shares(voters: Iterable[Factors], history: NDArray[np.int64], items: NDArray[np.int64]) -> Tensor:
     """[items, history] share of an item's similarity to a history that each item of the history accounts for.
 

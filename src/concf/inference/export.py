@@ -54,12 +54,22 @@ def export(
     best, (user, item) = run.best[head], ranker.vectors(head)
     sides = {"user": (run.data.interactions.user_ids, user), "item": (ranker.item_ids, item)}
     about = {
-        "format": FORMAT, "concf": VERSION, "head": head, "users": len(user), "items": len(item),
-        "new_items": len(item) - run.data.interactions.n_items, "dimensions": item.shape[1], "score": SCORE,
+        "format": FORMAT,
+        "concf": VERSION,
+        "head": head,
+        "users": len(user),
+        "items": len(item),
+        "new_items": len(item) - run.data.interactions.n_items,
+        "dimensions": item.shape[1],
+        "score": SCORE,
         "validation": {"metric": run.metric, "value": best.validation, "epoch": best.epoch},
-        "epochs": run.epoch, "unit": run.unit, "finished": run.finished, "seed": run.seed, "split_hash": run.data.hash,
+        "epochs": run.epoch,
+        "unit": run.unit,
+        "finished": run.finished,
+        "seed": run.seed,
+        "split_hash": run.data.hash,
         "settings": run.settings.model_dump(mode="json"),
-    }  # fmt: skip
+    }
     if to == "npz":
         with new_file(target) as fresh:
             write_npz(sides, about, fresh)

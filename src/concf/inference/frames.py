@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from concf.data.ids import Ids
+from concf.data.ids import Ids, is_integer
 from concf.errors import ConfigError, DataError, MissingExtraError
-from concf.inference.lookup import Short, is_integer
+from concf.inference.lookup import Short
 
 Library = Literal["polars", "pandas", "arrow", "arrays"]
 Frame = Any  # a frame of the log's library, or arrays

@@ -75,7 +75,7 @@ class ItemLookup:
     def positions(self, items: OneOrMany, argument: str) -> Positions:
         """[n] positions of the items, -1 for an unknown one."""
         given = as_array(items)
-        positions = np.array([position_of(self.ids, item) for item in given.tolist()], np.int64)
+        positions = np.array([self.ids.place(item) for item in given.tolist()], np.int64)
         self._unknown.setdefault(argument, []).extend(given[positions < 0].tolist())
         self._given[argument] = self._given.get(argument, 0) + len(given)
         return positions
@@ -159,24 +159,14 @@ def as_events(events: Events) -> list[Event]:
     return rows
 
 
-def is_integer(value: object) -> bool:
-    """Return whether a value can be an id of a log of integers."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
-
-
 def kind_in_words(ids: Ids) -> str:
     """Type of the ids, for messages."""
     return "integers" if ids.are_integers else "text"
 
 
-def position_of(ids: Ids, one: Any) -> int:
-    """Return the position of an id, -1 if it is unknown; a number and its text are different ids."""
-    return ids.place(one) if (is_integer(one) if ids.are_integers else isinstance(one, str)) else -1
-
-
 def item_index(ids: Ids, item: Any, argument: str) -> int:
     """Return the position of a single item; an unknown one is an error."""
-    index = position_of(ids, plain(item))
+    index = ids.place(plain(item))
     if index < 0:
         where = f"the log (its ids are {kind_in_words(ids)}), or a filter left it out"
         raise DataError(f"{argument}: no item is called {item!r} in {where}")
@@ -187,7 +177,7 @@ def user_rows(ids: Ids, names: NDArray[Any], unknown: UnknownUsers = "raise") ->
     """[n] positions of the users; an unknown user is an error, or -1 if unknown users get popular items."""
     if names is ids.values:
         return np.arange(len(names))
-    rows = np.array([position_of(ids, each) for each in names.tolist()], np.int64)
+    rows = np.array([ids.place(each) for each in names.tolist()], np.int64)
     if unknown == "raise" and (rows < 0).any():
         where = f"in the log (its ids are {kind_in_words(ids)})"
         fix = "With --popular, in Python rules=concf.Rules(unknown='popular'), unknown users get the most popular items"

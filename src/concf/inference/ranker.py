@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from concf.data.ids import Ids
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError
 from concf.evaluation.metrics import METRICS
-from concf.inference.lookup import NONE, History, Id, Positions, Short
+from concf.inference.lookup import NONE, History, Positions, Short
 from concf.inference.titles import Catalogue
 from concf.runs.run import Run
 from concf.runs.settings import CONSENSUS
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from concf.evaluation.evaluate import Evaluation
     from concf.evaluation.scorers import Factors, ListFunction
-    from concf.inference.explain import Contributions, Explanation, Votes
+    from concf.inference.explain import Contributions, Votes
     from concf.inference.new_items import JoinedItems
     from concf.runs.fold_in import FoldIn
     from concf.strong.features import Clock
@@ -230,14 +230,6 @@ class Ranker:
         """Whether the consensus of a new history is re-ranked, as for users of the log."""
         return CONSENSUS in self.names and self.fold_in.weights is not None
 
-    def folded_votes(self, histories: Rows, by: str) -> tuple[NDArray[np.int32], Votes]:
-        """[n, L] consensus lists for n histories, and their votes."""
-        from concf.inference.explain import Votes
-
-        agreed = self.fold_in.agree(*histories)
-        lists = agreed.lists if by == CONSENSUS else agreed.plain
-        return lists.numpy(), Votes(agreed.votes, lists, self.run, by)
-
     def rows_of(self, histories: Sequence[History]) -> Rows:
         """[n, items of the run] weights and times of the histories, without new items."""
         ends = np.cumsum([0, *(len(each.items) for each in histories)])
@@ -337,48 +329,6 @@ class Ranker:
         listed = [row[row >= 0] for row in lists.numpy()]
         return [(items, own[items]) for items, own in zip(listed, worth, strict=True)]
 
-    def explain(self, row: int, index: int, user: Id, item: Id) -> Explanation:
-        """Explain the rank of the item at `index` in the consensus list of the user at `row`."""
-        from concf.inference.explain import similarity_shares, speakers
-
-        best = self.run.best.get(CONSENSUS)
-        if best is None:
-            raise ConfigError("a run of one head has no consensus to explain")
-        votes = self.votes(CONSENSUS)
-        if votes is None:
-            raise DataError("this run kept no votes. Train it again with this version to explain its consensus")
-        seen, ids = self.run.log[[row]].indices, self.run.data.interactions.item_ids.values
-        used, heads = bool(index in seen), votes.cast(row, index)
-        for vote in heads:
-            if vote["head"] in self.voters:
-                scores = self.voters[vote["head"]].scores(np.array([row]))[0].numpy()
-                own = scores[index]
-                scores[seen] = -np.inf
-                ahead = (scores > own) | ((scores == own) & (np.arange(len(scores)) < index))
-                vote["score"], vote["rank"] = float(own), vote["rank"] or int(ahead.sum()) + 1
-            vote["rank"] = None if used else vote["rank"]
-        worth = float(votes.worth(row, np.array([index], np.int32))[0])
-        contributions = None if self.contributions is None else self.contributions.of_pair(row, index)
-        aspects: dict[str, float] = {}
-        for each in contributions or []:
-            aspects[each["aspect"]] = aspects.get(each["aspect"], 0.0) + each["value"]
-        (because,) = speakers(similarity_shares(self.voters.values(), seen, np.array([index])))
-        listed = [] if best.lists is None else best.lists[row].tolist()
-        if self.new is not None or listed[:1] == [-1]:  # with new items, or without a consensus list
-            listed = self.short(np.array([row]), self.run.settings.consensus.shown, CONSENSUS, [seen])[0][0].tolist()
-        return {
-            "user": user,
-            "item": item,
-            "rank": listed.index(index) + 1 if index in listed else None,
-            "importance": sum(vote["vote"] for vote in heads) / len(heads),
-            "reranked": None if votes.reranked is None or worth == -np.inf else worth,
-            "used_in_training": used,
-            "heads": heads,
-            "contributions": contributions,
-            "aspects": aspects or None,
-            "because": [{"item": ids[seen[[position]]].tolist()[0], "share": share} for position, share in because],
-        }  # fmt: skip
-
 
 def highest(scores: NDArray[np.float32], k: int, hidden: Positions) -> Short:
     """Return the k highest of scores [n] that are not hidden; the lower position wins a tie. Overwrites the scores.
@@ -397,9 +347,12 @@ def highest(scores: NDArray[np.float32], k: int, hidden: Positions) -> Short:
 
 
 def evaluate_new(
-    ranker: Ranker, *, on: Literal["valid", "test"] = "test", at: Sequence[int] = (20, 50),
+    ranker: Ranker,
+    *,
+    on: Literal["valid", "test"] = "test",
+    at: Sequence[int] = (20, 50),
     metrics: Sequence[str] = METRICS,
-) -> dict[str, Evaluation]:  # fmt: skip
+) -> dict[str, Evaluation]:
     """Evaluate a ranker with new items as `Run.evaluate` does: on items of the log, since no others are held out."""
     from concf.evaluation.evaluate import evaluate
     from concf.evaluation.scorers import Factors, ListFunction

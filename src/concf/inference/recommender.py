@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from concf.data.reading.times import When, in_unit_of, moment
-from concf.errors import ConfigError, note, option
+from concf.errors import ConfigError, DataError, note, option
 from concf.inference.frames import Library, as_arrays, as_frame, column_type, long_table
 from concf.inference.lookup import (
     NONE,
@@ -231,8 +231,8 @@ class Recommender:
                 lists = applied.lists(draw, at, k, hidden, among, kept) if applied else draw(at, k, hidden, among)
                 yield names[at], lists
 
-        if applied:
-            applied.note_shortage(k)
+        if applied and applied.shown is not None and applied.shown.sum() < k:
+            note(f"{applied.shown.sum()} items match: lists are shorter than k = {k} ({option('where')})")
         return names, blocks()
 
     def _as_of(self, at: When | None, by: str) -> Ranker:
@@ -326,8 +326,45 @@ class Recommender:
         Returns a dictionary: user, item, rank, importance (Eq. 12), reranked, used_in_training, heads; see
         `concf.inference.explain.Explanation`.
         """
+        from concf.inference.explain import ranks_of, similarity_shares, speakers
+
+        ranker, run = self.ranker, self.run
         row = int(user_rows(self.user_ids, as_array(user))[0])
-        return self.ranker.explain(row, item_index(self.item_ids, item, "item"), user, item)
+        index = item_index(self.item_ids, item, "item")
+        if CONSENSUS not in run.best:
+            raise ConfigError("a run of one head has no consensus to explain")
+        votes = ranker.votes(CONSENSUS)
+        if votes is None:
+            raise DataError("this run kept no votes. Train it again with this version to explain its consensus")
+        seen = run.log[[row]].indices
+        used, heads = bool(index in seen), votes.cast(row, index)
+        for vote in heads:
+            if vote["head"] in ranker.voters:
+                factors = ranker.voters[vote["head"]]
+                vote["score"] = float(factors.scores(np.array([row]))[0, index])
+                vote["rank"] = vote["rank"] or int(ranks_of(factors, row, seen)[index]) + 1
+            vote["rank"] = None if used else vote["rank"]
+        contributions = None if ranker.contributions is None else ranker.contributions.of_pair(row, index)
+        aspects: dict[str, float] = {}
+        for each in contributions or []:
+            aspects[each["aspect"]] = aspects.get(each["aspect"], 0.0) + each["value"]
+        (because,) = speakers(similarity_shares(ranker.voters.values(), seen, np.array([index])))
+        lists, worth = run.best[CONSENSUS].lists, float(votes.worth(row, np.array([index], np.int32))[0])
+        listed = [] if lists is None else lists[row].tolist()
+        if ranker.new is not None or listed[:1] == [-1]:  # with new items, or without a consensus list
+            listed = ranker.short(np.array([row]), run.settings.consensus.shown, CONSENSUS, [seen])[0][0].tolist()
+        return {
+            "user": user,
+            "item": item,
+            "rank": listed.index(index) + 1 if index in listed else None,
+            "importance": sum(vote["vote"] for vote in heads) / len(heads),
+            "reranked": None if votes.reranked is None or worth == -np.inf else worth,
+            "used_in_training": used,
+            "heads": heads,
+            "contributions": contributions,
+            "aspects": aspects or None,
+            "because": [{"item": ranker.item_ids.named(seen[[at]])[0], "share": share} for at, share in because],
+        }
 
 
 def _row(matrix: csr_array, row: int) -> Positions:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.reading.sniff import first_line
-from concf.errors import ConfigError, note, option
+from concf.errors import ConfigError, option
 from concf.inference.lookup import Positions, Short, UnknownUsers
 from concf.inference.titles import Catalogue
 from concf.runtime.arguments import check_count
@@ -190,11 +190,6 @@ class AppliedRules:
                 others = np.concatenate([items, others[new]])
             lists[row], chosen[row] = (others, theirs), self.choose(others, k)
         return [(items[own], scores[own]) for (items, scores), own in zip(lists, chosen, strict=True)]
-
-    def note_shortage(self, k: int) -> None:
-        """Warn if fewer than k items fulfil the condition."""
-        if self.shown is not None and self.shown.sum() < k:
-            note(f"{self.shown.sum()} items match: lists are shorter than k = {k} ({option('where')})")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,13 +16,7 @@ from concf.reference.batches import Batch
 
 WARM_UP = 3  # eager steps before a capture; they train the model too
 STREAMS = 8  # most streams of a set; PyTorch has a pool of 32
-
-
-@dataclass
-class _Graph:
-    graph: torch.cuda.CUDAGraph
-    batch: Batch
-    result: Tensor
+Captured = tuple[torch.cuda.CUDAGraph, Batch, Tensor]  # a step, the batch that it reads, and its result
 
 
 class CudaGraph:
@@ -39,7 +32,7 @@ class CudaGraph:
         self.step, self.noise, self.on = step, noise, on
         self.stream = _stream(noise.device) if noise.device.type == "cuda" else None
         self.calls: dict[tuple[int, bool], int] = {}
-        self.graphs: dict[tuple[int, bool], _Graph] = {}
+        self.graphs: dict[tuple[int, bool], Captured] = {}
 
     def __call__(self, batch: Batch, distils: bool) -> Tensor:
         """[3, heads] result of the step; overwritten by the next call."""
@@ -56,21 +49,20 @@ class CudaGraph:
             return result
         if kind not in self.graphs:
             self.graphs[kind] = self._capture(batch, distils)
-        captured = self.graphs[kind]
-        captured.batch.copy_(batch)
-        captured.graph.replay()
-        return captured.result
+        graph, static, result = self.graphs[kind]
+        static.copy_(batch)
+        graph.replay()
+        return result
 
-    def _capture(self, batch: Batch, distils: bool) -> _Graph:
-        static = batch.clone()
-        graph = torch.cuda.CUDAGraph()
+    def _capture(self, batch: Batch, distils: bool) -> Captured:
+        graph, static = torch.cuda.CUDAGraph(), batch.clone()
         graph.register_generator_state(self.noise)
-        shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # graphs never run concurrently
+        shared = next(iter(self.graphs.values()))[0].pool() if self.graphs else None  # graphs never run concurrently
         collects = gc.isenabled()
         gc.disable()  # freeing a graph of an earlier training would abort the capture
         try:
             with torch.cuda.graph(graph, pool=shared, stream=self.stream):
-                return _Graph(graph, static, self.step(static, distils))
+                return graph, static, self.step(static, distils)
         finally:
             if collects:
                 gc.enable()

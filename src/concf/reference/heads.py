@@ -85,11 +85,11 @@ class ProductHead(Head):
 
 
 class TableHead(Head):
-    """Base of the heads with an output table, weights [n, size] and biases [n], and a softmax over it."""
+    """Base of the heads with an output table of one side, weights [n, size] and biases [n], and a softmax over it."""
 
-    def __init__(self, size: int, n: int) -> None:
+    def __init__(self, size: int, users: int, items: int) -> None:
         super().__init__()
-        self.table = nn.Linear(size, n)
+        self.table = nn.Linear(size, items if self.encodes_user else users)
 
     def _rows(self, ids: Tensor | None) -> Side:
         if ids is None:
@@ -106,9 +106,6 @@ class ItemTableHead(TableHead):
 
     encodes_item = False
 
-    def __init__(self, size: int, _users: int, items: int) -> None:
-        super().__init__(size, items)
-
     def item(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
         """V_i, b_i."""
         return self._rows(ids)
@@ -121,9 +118,6 @@ class UserTableHead(TableHead):
     """
 
     encodes_user = False
-
-    def __init__(self, size: int, users: int, _items: int) -> None:
-        super().__init__(size, users)
 
     def user(self, encoding: Tensor, ids: Tensor | None = None) -> Side:  # noqa: ARG002
         """V'_u, b'_u."""

@@ -87,13 +87,12 @@ def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str,
         record["validation"] = trainer.consensus.validate(lists)
         record["ranked"] = True
         run.notice(epoch, record["validation"], lists, trainer.consensus.votes, trainer.consensus.whole)
-        record["ranking_seconds"] = time.perf_counter() - begin
-        if parts.watch_rankings is not None:
-            parts.watch_rankings(epoch, trainer, lists)
     else:
         record["validation"] = trainer.consensus.validate_heads()
         run.notice(epoch, record["validation"], {}, dict)
-        record["ranking_seconds"] = time.perf_counter() - begin
+    record["ranking_seconds"] = time.perf_counter() - begin
+    if "ranked" in record and parts.watch_rankings is not None:
+        parts.watch_rankings(epoch, trainer, lists)
     return record, last or _patience_is_over(run, epoch)
 
 

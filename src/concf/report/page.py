@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 from concf.errors import MissingExtraError
 from concf.runs.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.provenance import VERSION
-from concf.runtime.text_tables import shortened
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -38,7 +37,7 @@ CURVES = (  # field of the history, title, caption, unit
 )
 
 WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one bar
-LONGEST = 18  # most characters of a name beside a chart
+FRONT, BACK = 8, 9  # characters that are left of a longer name beside a chart
 HEADS = ("#0072b2", "#b87400", "#008a64", "#d0521b", "#b5528a", "#2f97cf")  # after Okabe and Ito, darker
 PAPER, INK, SOFT, FAINT = "#ffffff", "#1c1e21", "#5c636b", "#e4e7ea"
 VARIABLES = {PAPER: "paper", INK: "ink", SOFT: "soft", FAINT: "faint"} | {each: f"c{n}" for n, each in enumerate(HEADS)}
@@ -181,7 +180,8 @@ def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup
         axes.barh(range(len(rows)), list(rows.values()), height=0.62, color=colours)
         for number, value in enumerate(rows.values()):
             axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
-        axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
+        names = [name if len(name) <= FRONT + 1 + BACK else f"{name[:FRONT]}…{name[-BACK:]}" for name in rows]
+        axes.set_yticks(range(len(rows)), names, color=INK)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xticks([])
         axes.grid(visible=False)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from concf.data.parts import PARTS, origin
 from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, note, option
 from concf.evaluation.metrics import METRICS
@@ -223,17 +222,12 @@ class Run(ABC):
     @cached_property
     def unlearned(self) -> NDArray[np.bool_]:
         """[users] True for users without a learned pair, who get the most popular items."""
-        return np.asarray(self.data.interactions.per_user(rows=self._learned_pairs) == 0)
+        return np.asarray(self.data.interactions.per_user(rows=self.data.rows(self.learned)) == 0)
 
     @cached_property
     def popularity(self) -> NDArray[np.float32]:
         """[items] number of learned pairs of each item."""
-        return self.data.interactions.per_item(rows=self._learned_pairs).astype(np.float32)
-
-    @property
-    def _learned_pairs(self) -> NDArray[np.bool_]:
-        """[pairs] True for pairs of the data set that were learned from."""
-        return np.isin(origin(self.data.parts), [PARTS[part] for part in self.learned])
+        return self.data.interactions.per_item(rows=self.data.rows(self.learned)).astype(np.float32)
 
     @property
     def notes(self) -> list[str]:
@@ -332,13 +326,24 @@ class Run(ABC):
             for name in self.rows()
         ]  # fmt: skip
         return {
-            "model": self.settings.kind, "split_hash": self.data.hash, "seed": self.seed, "epochs": self.epoch,
-            "finished": self.finished, "metric": self.metric, "validated_users": self.validated_users,
-            "carried_validation": self.carried_validation, "consensus_users": self.consensus_users,
-            "tested_users": len((self.data.whole or self.data).evaluated), "best_head": self.best_head(),
-            "why_best_head": self.why_best_head(), "notes": self.notes, "learned": list(self.learned),
-            "updates": self.updates, "chosen": self.chosen, "recommenders": rows,
-        }  # fmt: skip
+            "model": self.settings.kind,
+            "split_hash": self.data.hash,
+            "seed": self.seed,
+            "epochs": self.epoch,
+            "finished": self.finished,
+            "metric": self.metric,
+            "validated_users": self.validated_users,
+            "carried_validation": self.carried_validation,
+            "consensus_users": self.consensus_users,
+            "tested_users": len((self.data.whole or self.data).evaluated),
+            "best_head": self.best_head(),
+            "why_best_head": self.why_best_head(),
+            "notes": self.notes,
+            "learned": list(self.learned),
+            "updates": self.updates,
+            "chosen": self.chosen,
+            "recommenders": rows,
+        }
 
     def rows(self) -> list[str]:
         """Names in the order of tables: heads, then the consensuses."""

@@ -57,10 +57,3 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str 
     for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def shortened(names: Sequence[str], width: int) -> list[str]:
-    """Cut names in the middle to at most `width` characters."""
-    front = (width - 1) // 2
-    back = width - 1 - front
-    return [name if len(name) <= width else f"{name[:front]}…{name[len(name) - back :]}" for name in names]

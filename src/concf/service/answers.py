@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from concf.errors import ConcfWarning, ConfigError
-from concf.inference.lookup import Short, position_of
+from concf.inference.lookup import Short
 from concf.service import schemas
 from concf.service.loading import Served, ServedRules, unknown
 from concf.service.problems import Problem
@@ -32,7 +32,7 @@ def unknown_items(served: Served, items: Iterable[Id | schemas.Event]) -> list[I
     """Return the first unknown items, each once."""
     given: Iterable[Any] = (each["item"] if isinstance(each, dict) else each for each in items)
     ids = served.recommender.item_ids
-    return list(dict.fromkeys(item for item in given if position_of(ids, item) < 0))[: schemas.REPORTED]
+    return list(dict.fromkeys(item for item in given if ids.place(item) < 0))[: schemas.REPORTED]
 
 
 def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
@@ -49,7 +49,7 @@ def lists(served: Served, request: schemas.ListsRequest) -> schemas.Lists:
     users, histories = None, None
     wanted: Iterable[Id | None]
     if "users" in request.model_fields_set:
-        strangers = [user for user in request.users if position_of(recommender.user_ids, user) < 0]
+        strangers = [user for user in request.users if recommender.user_ids.place(user) < 0]
         if strangers:
             notes.append(f"{len(strangers)} of the users are not in the log" + ": popular items" * request.popular)
         if not request.popular:
@@ -112,7 +112,7 @@ def similar(served: Served, text: str, query: schemas.SimilarQuery) -> schemas.A
     allowed = served.allowed()
     most = query.k if allowed is None else ranker.n_items
     ids, scores = recommender.similar_items(item, most, head=head, frame="arrays")
-    indices = np.array([position_of(recommender.item_ids, each) for each in ids.tolist()], np.int64)
+    indices = np.array([recommender.item_ids.place(each) for each in ids.tolist()], np.int64)
     shown = np.isfinite(scores) & (True if allowed is None else allowed[indices])
     return {
         "item": item,

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from concf.runtime.provenance import VERSION
-from concf.service.front import JSON, Access, Endpoint, Front, Metrics
+from concf.service.front import JSON, Access, Endpoint, Front, Local, Metrics
 from concf.service.pool import Service
 from concf.service.problems import MEDIA_TYPE, Problem
 from concf.service.routes import COMPUTED, Route
@@ -33,26 +33,19 @@ def create_app(service: Service, access: Access | None = None) -> Front:
     """Return the application of a service, whose run may be loaded later."""
     access, metrics = access or Access(), Metrics(service)
 
-    async def health(_query: object) -> object:
-        return {"status": "alive"}
-
-    async def ready(_query: object) -> object:
+    def ready() -> object:
         if service.closing:
             raise Problem(503, "not_ready", "the service is shutting down")
         return {"status": "ready", "run": service.pool.facts["name"]}
 
-    async def measured(_query: object) -> object:
-        return generate_latest(metrics.registry)
-
-    async def described(_query: object) -> object:
-        return openapi
-
-    endpoints = [Endpoint(route, service) for route in COMPUTED.values()] + [
-        Endpoint(Route("GET /health", Request, Answer, "Whether the process is alive"), service, health),
-        Endpoint(Route("GET /ready", Request, Answer, "Whether a run is served"), service, ready),
-        Endpoint(Route("GET /metrics", Request, None, "Metrics for Prometheus"), service, measured),
-        Endpoint(Route("GET /openapi.json", Request, None, "This document"), service, described),
+    own: list[tuple[str, Any, str, Local]] = [
+        ("GET /health", Answer, "Whether the process is alive", lambda: {"status": "alive"}),
+        ("GET /ready", Answer, "Whether a run is served", ready),
+        ("GET /metrics", None, "Metrics for Prometheus", lambda: generate_latest(metrics.registry)),
+        ("GET /openapi.json", None, "This document", lambda: openapi),
     ]
+    endpoints = [Endpoint(route, service) for route in COMPUTED.values()]
+    endpoints += [Endpoint(Route(name, Request, answer, about), service, local) for name, answer, about, local in own]
     openapi = document([each.route for each in endpoints if each.route.answer is not None], access.token is not None)
     paths = [Path(each.route.path.replace("}", ":path}"), each, methods=[each.route.method]) for each in endpoints]
     assets = files("concf.service.explorer") / "assets"

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -37,7 +37,7 @@ SAFE = [
     (b"content-security-policy", POLICY.encode()), (b"cache-control", b"no-cache"),
 ]  # fmt: skip
 Headers = dict[bytes, bytes]
-Local = Callable[[Any], Awaitable[object]]  # checked request -> answer of the front: bytes, or a value for JSON
+Local = Callable[[], object]  # answer of the front itself: bytes, or a value for JSON
 
 
 @lru_cache(64)
@@ -184,7 +184,7 @@ class Endpoint:
                 return
             request = self._body(scope["named"].get(b"content-type", b""), body)
         if self.local is not None:
-            value = await self.local(request)
+            value = self.local()
             response = Response(value, media_type="text/plain") if isinstance(value, bytes) else None
             await (response or Response(to_json(value), media_type=JSON))(scope, receive, send)
             return

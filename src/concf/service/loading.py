@@ -20,7 +20,7 @@ from safetensors import safe_open
 
 from concf.data.ids import Ids
 from concf.errors import ConcfError, ConcfWarning, ConfigError, DataError
-from concf.inference.lookup import kind_in_words, position_of
+from concf.inference.lookup import kind_in_words
 from concf.inference.rules import AppliedRules, Rules, catalogue_of, matching
 from concf.inference.titles import Catalogue
 from concf.runtime.files import FIELD
@@ -89,7 +89,7 @@ class Standing:
                 mask = matching(catalogue_of(self.attributes).attributes(self.ids), where).copy()
             except ConfigError as error:
                 raise ConfigError(f"{self.path}: {error}") from None
-        indices = {repr(item): position_of(self.ids, item) for item in exclude}
+        indices = {repr(item): self.ids.place(item) for item in exclude}
         if unknown := [item for item, index in indices.items() if index < 0]:
             LOG.warning("%s: items of exclude that the log does not have: %s", self.path, ", ".join(unknown[:20]))
         mask[[index for index in indices.values() if index >= 0]] = False
@@ -141,7 +141,7 @@ class Served:
         """Parse an id, and return its index too; an unknown one is a 404."""
         ids = self.recommender.user_ids if role == "user" else self.recommender.item_ids
         wanted = _spelt(ids, text)
-        if (index := position_of(ids, wanted)) < 0:
+        if (index := ids.place(wanted)) < 0:
             raise Problem(404, "unknown_user" if role == "user" else "unknown_item", unknown(role, ids, wanted), where)
         return wanted, index
 

@@ -171,12 +171,6 @@ class Pool:
         self._all.add(worker)
         return worker
 
-    def _place(self, queue: Queue, worker: Worker) -> None:
-        if queue is self.long and hasattr(os, "setpriority"):
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, worker.process.pid, LONG_NICE)
-        queue.give(worker)
-
     def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -260,7 +254,10 @@ class Pool:
                 self.when_changed()
                 await asyncio.sleep(AGAIN)
             elif fresh.process.returncode is None:
-                self._place(queue, fresh)
+                if queue is self.long and hasattr(os, "setpriority"):
+                    with suppress(OSError):
+                        os.setpriority(os.PRIO_PROCESS, fresh.process.pid, LONG_NICE)
+                queue.give(fresh)
                 return
 
     def retire(self) -> None:

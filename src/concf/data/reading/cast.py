@@ -7,6 +7,7 @@ with such a value fails a check.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import polars as pl
@@ -115,30 +116,27 @@ class Check(NamedTuple):
     fix: str
 
 
-def row_checks(schema: pl.Schema, time_format: str | None) -> list[Check]:
-    """Return the checks for cast rows with these columns."""
-    checks = []
+def row_checks(schema: pl.Schema, time_format: str | None) -> Iterator[Check]:
+    """Yield the checks for cast rows with these columns."""
     for role in ID_ROLES:
         column, is_text = pl.col(role), schema[role] == pl.String
         missing = column.is_null() | (column == "") if is_text else column.is_null()
-        checks.append(Check(role, missing, f"no {role} id", "Every row needs a user and an item."))
+        yield Check(role, missing, f"no {role} id", "Every row needs a user and an item.")
         if is_text:
             long = column.str.len_bytes() > MAX_ID_BYTES
-            checks.append(Check(role, long, f"the {role} id is longer than {MAX_ID_BYTES} bytes", "Use shorter ids."))
+            yield Check(role, long, f"the {role} id is longer than {MAX_ID_BYTES} bytes", "Use shorter ids.")
     drop = "drop the row, or leave the column out with {}"
     count, rating, time = map(pl.col, ("count", "rating", "timestamp"))
     if "count" in schema:
         fix = f"Counts and weights are finite numbers, 0 or more; {drop.format(option('count', 'none'))}"
-        checks.append(Check("count", count.is_null() | ~count.is_finite() | (count < 0), "not a count", fix))
+        yield Check("count", count.is_null() | ~count.is_finite() | (count < 0), "not a count", fix)
     if "rating" in schema:
-        bad = rating.is_null() | rating.is_nan()
-        checks.append(Check("rating", bad, "not a rating", "Ratings are numbers; drop the row"))
+        yield Check("rating", rating.is_null() | rating.is_nan(), "not a rating", "Ratings are numbers; drop the row")
     if "timestamp" in schema:
         bad = time.is_null() | ~time.is_finite() if schema["timestamp"].is_float() else time.is_null()
         form = f"of the form {time_format!r}" if time_format else "numbers or ISO 8601, all with a zone or all without"
         fix = f"Times are {form} ({option('time_format')} sets another); {drop.format(option('timestamp', 'none'))}"
-        checks.append(Check("timestamp", bad, "not a time", fix))
-    return checks
+        yield Check("timestamp", bad, "not a time", fix)
 
 
 def bad_row(frame: pl.LazyFrame, table: Table, check: Check, time_format: str | None) -> DataError:

@@ -87,7 +87,7 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
 def _first_pass(frames: list[pl.LazyFrame], tables: list[Table], positive: pl.Expr, reading: Reading) -> IdCounts:
     """Count the ids of all files; a row that fails a check is refused."""
     schema, counts = frames[0].collect_schema(), IdCounts()
-    checks = row_checks(schema, reading.time_format)
+    checks = list(row_checks(schema, reading.time_format))
     failed = pl.coalesce(pl.when(check.bad).then(pl.lit(k, pl.Int8)) for k, check in enumerate(checks))
     columns = [name for name in (*ID_ROLES, "timestamp") if name in schema]
     for frame, table in zip(frames, tables, strict=True):
@@ -141,7 +141,9 @@ def _numbered(counts: pl.DataFrame, may_be_integers: bool) -> tuple[Ids, pl.Data
         integers = ids.cast(pl.Int64, strict=False)
         ids = integers if (integers.cast(pl.String) == ids).fill_null(False).all() else ids
     order = ids.arg_sort()
-    return Ids.of_series(ids.gather(order)), counts[order].with_columns(position=pl.int_range(pl.len()))
+    ascending = ids.gather(order)
+    values = ascending.to_numpy() if ascending.dtype == pl.Int64 else np.array(ascending.to_list(), object)
+    return Ids(values), counts[order].with_columns(position=pl.int_range(pl.len()))
 
 
 def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame) -> dict[str, NDArray[Any]]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 from pydantic import model_validator
 
+from concf.data.options import Format
 from concf.data.reading.sniff import (
     ROLES,
     SAMPLE_LINES,
@@ -25,7 +26,6 @@ from concf.errors import ConfigError, DataError, option
 from concf.runtime.files import refuse_no_file
 from concf.runtime.settings import Settings
 
-Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lines"]
 ROW = "row of the source"  # a name that no column has
 ID_ROLES = ("user", "item")
 UNREADABLE = (pl.exceptions.PolarsError, OSError, EOFError)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from concf.data.parts import origin
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
-from concf.inference.explain import Vote, Votes, about, cross_fitted, similarity_shares, speakers
+from concf.inference.explain import Vote, Votes, about, cross_fitted, ranks_of, similarity_shares, speakers
 from concf.inference.lookup import ItemLookup, Short, kind_in_words
 from concf.inference.rules import AppliedRules
 from concf.runs.settings import CONSENSUS, R_CONSENSUS
@@ -138,8 +138,11 @@ class Explorer:
             return self.ranker.of_histories([given] * len(at), n, by, hidden, among)
 
         voters, votes = self.ranker.folded_voters(rows) if self.has_consensus else {}, None
-        if self.has_consensus:
-            votes = self.ranker.folded_votes(rows, CONSENSUS)[1] if reranks else self._by_rank(voters, used, request.k)
+        if reranks:
+            lists, _, stored = self.ranker.fold_in.agree(*rows)
+            votes = Votes(stored, lists, self.run, CONSENSUS)
+        elif self.has_consensus:
+            votes = self._by_rank(voters, used, request.k)
         by, history = CONSENSUS if reranks else R_CONSENSUS, dict.fromkeys(used[np.argsort(given.times)].tolist())
         view = self._view(draw, request.k, request.where, used, used, by, votes, voters, None, history)
         notes = [BY_RANK] * (self.has_consensus and not reranks) + ["unknown items are ignored"] * bool(unknown)
@@ -243,7 +246,7 @@ class Explorer:
         self, stored: Votes, user: int, voters: Mapping[str, Factors], trained: Indices, items: list[int]
     ) -> dict[int, list[Vote]]:
         """Item -> votes, as in `Recommender.explain`. user: row of the votes and of the voters' user vectors"""
-        ranks = {name: _ranks(factors, user, trained) for name, factors in voters.items()}
+        ranks = {name: ranks_of(factors, user, trained) for name, factors in voters.items()}
         votes = {item: stored.cast(user, item) for item in items}
         for item, cast in votes.items():
             for vote in cast:
@@ -254,16 +257,7 @@ class Explorer:
     def _by_rank(self, voters: Mapping[str, Factors], used: Indices, k: int) -> Votes:
         """Return votes by R alone, of each voter for its first max(K, k) items (see `Ranker.of_histories`)."""
         first = max(self.settings.top_k or self.ranker.n_items, k)
-        lists = np.stack([np.argsort(_ranks(each, 0, used))[:first] for each in voters.values()])
+        lists = np.stack([np.argsort(ranks_of(each, 0, used))[:first] for each in voters.values()])
         votes = Votes({"items": torch.from_numpy(lists)[:, None]}, None, self.run, R_CONSENSUS)
         votes.names, votes.voter_weights = list(voters), np.array(self.ranker.voter_weights)  # fixed voters do not vote
         return votes
-
-
-def _ranks(factors: Factors, user: int, hidden: Indices) -> NDArray[np.int64]:
-    """[items] ranks for a user, from 0; ties by index, hidden items last."""
-    scores = factors.scores(torch.tensor([user]))[0].numpy()
-    scores[hidden] = -np.inf
-    ranks = np.empty(len(scores), np.int64)
-    ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
-    return ranks
