@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     rounds:  rounds of the searches
     users:   most validated users that settings are compared on
     fitted:  most validated users that the re-ranker is fitted to and metrics are measured on
-    halved:  whether the voters' vectors have half of the dimensions
+    halved:  whether vectors have half of the dimensions
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
     student: sweeps of ALS, and epochs of the consensus loss
