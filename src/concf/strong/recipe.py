@@ -115,7 +115,8 @@ class Recipe(TimeStage):
             if name == "rp3beta":
                 users = sample(few.validated, self.plan.users // 2, self.seed)  # these settings matter little
                 fewer = Validation(self.data, self.run.metric, self.device, self.group, validated=users)
-                self.chosen[name] = search.search_walks(train, seen, fewer, self.device)
+                walked = search.search_walks(train, seen, fewer, self.device)
+                self.chosen[name] = walked | {"neighbours": self.plan.neighbours}
             elif name not in timed_voters():
                 self.chosen[name] = search.search_fixed(name, partial(self.fit_fixed, name, train), seen, few, rounds)
         return {"chosen": dict(self.chosen)}
