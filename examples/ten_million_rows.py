@@ -68,7 +68,7 @@ for name, need in needs.items():
 # %% [markdown]
 # ## Train, fast
 #
-# `--budget fast` searches less, and its voters have half the dimensions ([budgets](../docs/training.md#budgets)).
+# `--budget fast` searches less, and its vectors have half the dimensions ([budgets](../docs/training.md#budgets)).
 
 # %%
 settings = concf.choose_settings("strong", {"budget": "fast", "dimensions": 32})

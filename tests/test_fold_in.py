@@ -221,7 +221,7 @@ def test_nobody_s_history_is_the_average_user_s_whoever_ranks(run: Run) -> None:
     for name, factors in run.fold_in.heads.items():
         assert run.fold_in.head(name, empty).user[0] == pytest.approx(factors.user.mean(0), abs=1e-6)
     voted = run.fold_in.agree(empty).votes["items"]
-    walks = RP3beta(**run.chosen["rp3beta"], neighbours=500).fit(run.log).scores(torch.arange(run.log.shape[0]))
+    walks = RP3beta(**run.chosen["rp3beta"]).fit(run.log).scores(torch.arange(run.log.shape[0]))
     order = walks.double().mean(0).sort(descending=True, stable=True).indices
     place = [*run.settings.heads, *run.settings.fixed_voters].index("rp3beta")
     assert set(voted[place, 0, :8].tolist()) == set(order[:8].tolist())

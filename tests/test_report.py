@@ -147,7 +147,7 @@ def test_examples_are_lists_of_the_run(run: Run, content: dict[str, Any], shown:
 
 def test_the_overview_of_the_default_is_what_evaluate_says(default: dict[str, Any]) -> None:
     run, data = small_recipe.trained(), small_recipe.data()
-    ours, walks = run.evaluate()["consensus"], RP3beta(**run.chosen["rp3beta"], neighbours=500).fit(run.log)
+    ours, walks = run.evaluate()["consensus"], RP3beta(**run.chosen["rp3beta"]).fit(run.log)
     known = {
         "consensus": ours,
         run.best_head(): run.evaluate()[run.best_head()],

@@ -101,10 +101,9 @@ BASELINES = {
     "rp3beta": Candidate("neighbours.RP3beta", {
         "alpha": (0.3, 0.5, 0.7, 0.9), "beta": (-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4),
         "neighbours": (200, 1000, 5000),
-    }, vote=Vote(
-        {"alpha": (0.4, 0.5, 0.6, 0.7, 0.8), "beta": (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)},
-        fixed={"neighbours": 500}, budget="fast",
-    )),
+    }, vote=Vote({
+        "alpha": (0.4, 0.5, 0.6, 0.7, 0.8), "beta": (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
+    }, budget="fast")),
     "itemknn": Candidate("neighbours.ItemKNN", {
         "neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0),
     }),

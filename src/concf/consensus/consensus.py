@@ -45,11 +45,13 @@ def consensus(
     top_k: K; temperature: T; consistency_temperature: T_c, or None for R in both
     """
     heads, agreed = list(range(len(newest)) if voters is None else voters), []
-    for users in blocks_of_users(newest.shape[1], newest.device, n_items):
+    blocks = blocks_of_users(newest.shape[1], newest.device, n_items)
+    table = _table(blocks, newest.device, n_items)
+    for users in blocks:
         listed, consistency_votes = newest[heads, users, :top_k].long(), None
         if window and consistency_temperature is not None:
             consistency_votes = _consistency(listed, heads, users, window, n_items, consistency_temperature)
-        agreed.append(_agree(listed, consistency_votes, voter_weights, n_items, length, temperature))
+        agreed.append(_agree(listed, consistency_votes, voter_weights, table, length, temperature))
     if not agreed:  # a rank may have no users
         return newest.new_empty(0, length), newest.new_empty(0, length)
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
@@ -61,11 +63,13 @@ def by_votes(items: Tensor, votes: Tensor, n_items: int, length: int) -> Tensor:
 
     items: [heads, users, K], padded with -1; votes: [heads, users, K], 0 or more
     """
-    blocks = []
-    for users in blocks_of_users(items.shape[1], items.device, n_items):
-        ballot = votes[:, users].transpose(0, 1).double()
-        blocks.append(_by_total(_steps(ballot).flatten(1), *_listed(items[:, users].long(), n_items), n_items, length))
-    return torch.cat(blocks)
+    blocks = blocks_of_users(items.shape[1], items.device, n_items)
+    table = _table(blocks, items.device, n_items)
+    lists = [
+        _by_total(_steps(votes[:, users].double()), *_listed(items[:, users].long(), table), table, length)
+        for users in blocks
+    ]
+    return torch.cat(lists)
 
 
 def consistencies(listed: Tensor, window: Sequence[Tensor], n_items: int, temperature: float) -> Tensor:
@@ -80,7 +84,15 @@ def consistencies(listed: Tensor, window: Sequence[Tensor], n_items: int, temper
 def blocks_of_users(n_users: int, device: torch.device, n_items: int) -> list[slice]:
     """Blocks of users whose table [users, items] fits into memory."""
     size = max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
-    return [slice(begin, begin + size) for begin in range(0, n_users, size)]
+    return [slice(begin, min(begin + size, n_users)) for begin in range(0, n_users, size)]
+
+
+def _table(blocks: Sequence[slice], device: torch.device, n_items: int) -> Tensor:
+    """[b, items + 1] int64 zeros that blocks of users share: making a table takes longer than using it.
+
+    The first block is the largest; the last column is for no item.
+    """
+    return torch.zeros(blocks[0].stop if blocks else 0, n_items + 1, dtype=torch.int64, device=device)
 
 
 def _consistency(
@@ -98,50 +110,49 @@ def _consistency(
 
 
 def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Tensor:
-    """[Q, users, K] ranks of the items [users, K] in each of Q lists [users, M]; M where not listed."""
-    length, device = lists[0].shape[1], items.device
-    table = torch.full((len(items), n_items + 1), length, dtype=torch.int32, device=device)  # the last: no item
-    rank = torch.arange(length, dtype=torch.int32, device=device).expand(len(items), -1)
-    ranks = []
-    for listed in lists:
-        at = listed.long().where(listed != NOTHING, n_items)
-        table.scatter_(1, at, rank)
-        ranks.append(table.gather(1, items.where(items != NOTHING, n_items)))
-        table.scatter_(1, at, length)  # as it was, for the next list
-    return torch.stack(ranks)
+    """[Q, users, K] int32 ranks of the items [users, K] in each of Q lists [users, M]; M where not listed."""
+    length, ranks = lists[0].shape[1], items.new_empty(len(lists), *items.shape, dtype=torch.int32)
+    blocks = blocks_of_users(len(items), items.device, n_items)
+    table = _table(blocks, items.device, n_items)
+    before_end = torch.arange(length, 0, -1, device=items.device).expand(len(table), -1)
+    for users in blocks:
+        wanted = items[users].long().where(items[users] != NOTHING, n_items)
+        for its_ranks, listed in zip(ranks, lists, strict=True):
+            at = listed[users].long().where(listed[users] != NOTHING, n_items)
+            table.scatter_(1, at, before_end)
+            its_ranks[users] = length - table.gather(1, wanted)
+            table.scatter_(1, at, 0)  # as it was, for the next list
+    return ranks
 
 
 def _agree(
-    listed: Tensor, consistency_votes: Tensor | None, voter_weights: Sequence[float] | None, n_items: int, length: int,
-    temperature: float,
+    listed: Tensor, consistency_votes: Tensor | None, voter_weights: Sequence[float] | None, table: Tensor,
+    length: int, temperature: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """RC- and R-consensus of a block of users. listed, consistency_votes (C, if it counts): [heads, b, K]."""
     heads, users, top_k = listed.shape
     rank = torch.arange(top_k, device=listed.device)
-    voter_weight = torch.ones(heads, 1) if voter_weights is None else torch.tensor(voter_weights)[:, None]
-    voter_weight = voter_weight.to(listed.device, torch.float64)
-    importance = _steps(voter_weight * rank_importance(rank.double(), temperature)).expand(users, heads, top_k)
+    voter_weight = torch.ones(heads) if voter_weights is None else torch.tensor(voter_weights)
+    voter_weight = voter_weight.to(listed.device, torch.float64)[:, None, None]
+    importance = _steps(voter_weight * rank_importance(rank.double(), temperature)).expand(heads, users, top_k)
     votes = [importance]
     if consistency_votes is not None:
-        votes.insert(0, importance + _steps(voter_weight * consistency_votes.transpose(0, 1)))
-    in_order = _listed(listed, n_items)
-    lists = [_by_total(each.reshape(users, -1), *in_order, n_items, length) for each in votes]
+        votes.insert(0, importance + _steps(voter_weight * consistency_votes))
+    in_order = _listed(listed, table)
+    lists = [_by_total(each, *in_order, table, length) for each in votes]
     return lists[0], lists[-1]
 
 
-def _listed(listed: Tensor, n_items: int) -> tuple[Tensor, Tensor, Tensor]:
-    """[b, heads K] each: items, whether each counts, and the order by best rank, then by item."""
-    heads, users, top_k = listed.shape
-    rank = torch.arange(top_k, device=listed.device)
-    items = listed.transpose(0, 1).reshape(users, -1)
-    items = items.where(items != NOTHING, n_items)
-    order = (rank * heads + torch.arange(heads, device=listed.device)[:, None]).to(torch.int32)
-    order = order.reshape(1, -1).expand(users, -1)
-    first = torch.full((users, n_items + 1), top_k * heads, dtype=torch.int32, device=listed.device)
-    first.scatter_reduce_(1, items, order, "amin")
-    counts = (first.gather(1, items) == order) & (items < n_items)  # one vote of each item: the one at its best rank
-    by_rank = (rank.repeat(heads) * (n_items + 1) + items).sort(dim=1).indices
-    return items, counts, by_rank
+def _listed(listed: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """([b, K heads], [b, K heads], [b, K, heads]) items by rank, then by item; whether each counts; whose each is."""
+    nothing = table.shape[1] - 1
+    items, head = listed.where(listed != NOTHING, nothing).permute(1, 2, 0).sort(dim=2)
+    items = items.flatten(1)
+    before_end = torch.arange(items.shape[1], 0, -1, device=items.device).expand_as(items)
+    best = table.scatter_reduce_(1, items, before_end, "amax").gather(1, items)
+    table.scatter_(1, items, 0)
+    counts = (best == before_end) & (items < nothing)  # one vote of each item: the one at its best rank
+    return items, counts, head
 
 
 def _steps(importance: Tensor) -> Tensor:
@@ -149,10 +160,11 @@ def _steps(importance: Tensor) -> Tensor:
     return (importance * STEPS).round().long()
 
 
-def _by_total(votes: Tensor, items: Tensor, counts: Tensor, by_rank: Tensor, n_items: int, length: int) -> Tensor:
-    """[b, length] items by the sum of their votes. votes, items, counts, by_rank: [b, heads K]."""
-    total = torch.zeros(len(items), n_items + 1, dtype=torch.int64, device=items.device).scatter_add_(1, items, votes)
-    total = total.gather(1, items).masked_fill(~counts, NOTHING).gather(1, by_rank)
-    total, order = total.sort(dim=1, descending=True, stable=True)
-    listed = items.gather(1, by_rank).gather(1, order).masked_fill(total == NOTHING, NOTHING)[:, :length]
+def _by_total(votes: Tensor, items: Tensor, counts: Tensor, head: Tensor, table: Tensor, length: int) -> Tensor:
+    """[b, length] items by the sum of their votes [heads, b, K]. items, counts, head: see `_listed`"""
+    sums = table.scatter_add_(1, items, votes.permute(1, 2, 0).gather(2, head).flatten(1)).gather(1, items)
+    table.scatter_(1, items, 0)
+    sums.masked_fill_(~counts, NOTHING)
+    sums, order = sums.sort(dim=1, descending=True, stable=True)
+    listed = items.gather(1, order).masked_fill_(sums == NOTHING, NOTHING)[:, :length]
     return F.pad(listed, (0, length - listed.shape[1]), value=NOTHING).to(torch.int32)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import STEPS, blocks_of_users, by_votes, ranks_over_time
+from concf.consensus.consensus import STEPS, by_votes, ranks_over_time
 from concf.consensus.voters import Voter
 
 OFFSET = 60  # of reciprocal ranks
@@ -60,9 +60,7 @@ class Fusions:
         self.scores = torch.stack([scores_of(voter, users)[:, :top_k] for voter in voters])
         most = min(len(voters) * self.top_k, n_items)
         self.candidates = by_votes(items, torch.zeros_like(items), n_items, most)
-        blocks = blocks_of_users(len(users), users.device, n_items)
-        ranks = [ranks_over_time(self.candidates[block].long(), list(items[:, block]), n_items) for block in blocks]
-        self.ranks = torch.cat(ranks, 1)
+        self.ranks = ranks_over_time(self.candidates, list(items), n_items)
 
     def fit(self, metrics: Sequence[float], measure: Callable[[Tensor], float], depth: int) -> dict[str, Tensor]:
         """Map each weighted fusion to its voter weights [voters], by validation.

@@ -17,7 +17,7 @@ from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores in memory at a time
-ROWS_SUMMED = 16  # users whose scores are summed at a time on a CPU, in its cache
+CELLS_SUMMED = 1 << 17  # scores that are summed at a time on a CPU, in its cache
 CELLS_HELD = 16  # numbers in memory per listed item while its features are computed, about
 LISTED_FEATURES = 3  # item z-score, relative score, score
 LEAST_UNIT = 1e-12  # standard deviation of all scores below which they carry no information
@@ -116,8 +116,8 @@ class Moments:
         """Return the arguments of `add` for a block of scores [b, items]. cells: flat indices of its users' pairs."""
         item, own = cells % self.sums.shape[1], block.view(-1)[cells].double()
         total, square = torch.zeros(2, self.sums.shape[1], dtype=torch.float64, device=block.device)
-        for rows in torch.split(block, ROWS_SUMMED if block.device.type == "cpu" else len(block)):
-            exact = rows.double()
+        rows = max(1, CELLS_SUMMED // block.shape[1]) if block.device.type == "cpu" else len(block)
+        for exact in map(Tensor.double, torch.split(block, rows)):
             total += exact.sum(0)
             square += exact.square().sum(0)
         return total, square, item, own

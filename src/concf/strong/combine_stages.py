@@ -118,7 +118,7 @@ class Combine(Recipe):
         """Initial vectors of the student; without concf's own voters by a few sweeps of ALS."""
         if "als-a" in self.vectors:
             return super()._start()
-        als = self.solver(self.data.train, self.settings.dimensions)
+        als = self.solver(self.data.train)
         return als.fit(als.start(self._seed(1)), **students.SOLVED_BY, sweeps=FIRST_SWEEPS)
 
     def _refit(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Ensemble:
         sampled = sample(np.arange(data.train.shape[0]), n_consensus_users(data.train.shape, settings), seed)
         local = sampled[(sampled >= self.own.start) & (sampled < self.own.stop) & ~run.unlearned[sampled]]
         self.consensus_users = torch.from_numpy(local - self.own.start).to(device)
-        self.factors = settings.dimensions // (2 if self.plan.halved else 1)
+        self.factors = settings.dimensions // (1 + self.plan.halved)
         self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])
         self.chosen: dict[str, dict[str, float]] = {}
         self.vectors: dict[str, tuple[Tensor, Tensor]] = {}
@@ -102,9 +102,9 @@ class Ensemble:
         local, disliked = self.local(log), self.data.disliked
         return local if disliked is None else (local + self.local(disliked)).tocsr()
 
-    def solver(self, log: csr_array, factors: int | None = None) -> ALS:
-        """Make the ALS of a log [users, items]. factors: dimensions; None: those of a voter"""
-        return ALS(self._pairs(log), self.shape, factors or self.factors, self.group)
+    def solver(self, log: csr_array) -> ALS:
+        """Make the ALS of a log [users, items]."""
+        return ALS(self._pairs(log), self.shape, self.factors, self.group)
 
     def fit_fixed(
         self, name: str, log: csr_array, settings: Mapping[str, float], times: csr_array | None = None,

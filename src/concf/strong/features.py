@@ -111,7 +111,8 @@ class HeadFeatures:
     least_std: lower bound of d_i; with that of a split by time, statistics are also shrunk (`shrunk`)
     typical: whether the mean similarity to all items is precomputed for every item, or computed when needed
     group:   each process has the vectors and the log of its local users; statistics are of all users
-    direction, norm: [items, d] item vectors of length 1, and [items] their lengths
+    direction: [items, d] item vectors of length 1
+    of_items: [items, 8 or 10] length of the vector, bias, m_i, d_i, o_i - m_i, features of the item, mean similarities
     """
 
     def __init__(
@@ -129,20 +130,21 @@ class HeadFeatures:
         group.all_reduce([spread])
         square = ((item @ (spread / n)) * item).sum(1).clamp(min=0)
         self.unit = usable((square.mean() + mean.var(correction=0)).sqrt())
-        self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=least_std)
         own, count = self._of_its_users(item, mean)
-        self.gap = (own / self.unit - self.mean).clamp(min=LEAST_GAP)
+        mean, std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=least_std)
+        gap = (own / self.unit - mean).clamp(min=LEAST_GAP)
         if least_std == TIMED_LEAST_STD:
-            self.std, self.gap = shrunk(self.std, self.gap, count)
-        statistics = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
+            std, gap = shrunk(std, gap, count)
+        statistics = torch.stack([std.log(), gap.log(), mean], -1)  # [items, 3]
         share = count.to(statistics) / count.sum().clamp(min=1)
         statistics = statistics - share @ statistics
-        self.item_features = statistics / (share @ statistics.square()).sqrt().clamp(min=LEAST_STD)
-        self.norm = item.norm(dim=1)
-        directed = self.norm[:, None] > LEAST_NORM
-        self.direction = (item / self.norm[:, None]).where(directed, 0.0)
-        every = torch.arange(len(item), device=item.device)
-        self.typical = torch.cat([self._typical(rows) for rows in torch.split(every, ITEM_BLOCK)]) if typical else None
+        statistics = statistics / (share @ statistics.square()).sqrt().clamp(min=LEAST_STD)
+        norm = item.norm(dim=1)
+        self.direction = (item / norm[:, None]).where(norm[:, None] > LEAST_NORM, 0.0)
+        every = torch.split(torch.arange(len(item) if typical else 0, device=item.device), ITEM_BLOCK)
+        similar = torch.cat([self._typical(rows) for rows in every], 1)
+        bias = torch.zeros_like(norm) if bias is None else bias
+        self.of_items = torch.stack([norm, bias, mean, std, gap, *statistics.T, *(similar if typical else ())], 1)
 
     def folded(self, user: Tensor, log: Histories) -> HeadFeatures:
         """Return features for users who are not in the log, by their vectors [n, d]; item statistics stay."""
@@ -166,7 +168,7 @@ class HeadFeatures:
         return own.where(count > 0, mean), count
 
     def _typical(self, items: Tensor) -> Tensor:
-        """[n, 2] mean of c^2 and of c^8 of items [n] over all other items, or a sample of them."""
+        """[2, n] mean of c^2 and of c^8 of items [n] over all other items, or a sample of them."""
         n = len(self.direction)
         others = torch.arange(min(n, SAMPLED_ITEMS), device=items.device) * n // min(n, SAMPLED_ITEMS)
         cosine = self.direction[items] @ self.direction[others].T
@@ -182,23 +184,24 @@ class HeadFeatures:
         user = self.user[users + self.log.offset, None]
         both = torch.cat([F.embedding(used, self.direction), user], 1)  # [b, H + 1, d]
         inner = products(directions, both)  # [b, L, H + 1]
-        cosine, score = inner[..., :-1], inner[..., -1] * self.norm[items]
-        if self.bias is not None:
-            score = score + self.bias[items]
-        score = score / self.unit
-        above = score - self.mean[items]
-        near = _powers(cosine.mul_(valid[:, None])) / valid.sum(1).clamp(min=1)[:, None, None]
-        typical = self._typical(items.flatten()).view_as(near) if self.typical is None else self.typical[items]
+        norm, bias, mean, std, gap, *statistics = F.embedding(items, self.of_items).unbind(-1)
+        score = (inner[..., -1] * norm + bias) / self.unit
+        above = score - mean
+        near = _powers(inner[..., :-1].mul_(valid[:, None])) / valid.sum(1).clamp(min=1)[:, None]
+        if len(statistics) > ITEM_FEATURES:
+            typical = torch.stack(statistics[ITEM_FEATURES:])
+        else:
+            typical = self._typical(items.flatten()).view_as(near)
         similarity = (near / typical + 0.1).log()
-        relative = [(above / self.std[items]).clamp(*Z_SCORE), (above / self.gap[items]).clamp(*RELATIVE_SCORE)]
-        return torch.cat([torch.stack(relative, -1), similarity, score[..., None], self.item_features[items]], -1)
+        relative = [(above / std).clamp(*Z_SCORE), (above / gap).clamp(*RELATIVE_SCORE)]
+        return torch.stack([*relative, *similarity, score, *statistics[:ITEM_FEATURES]]).permute(1, 2, 0)
 
 
 def _powers(cosine: Tensor) -> Tensor:
-    """[..., 2] sums of c^2 and c^8 over the last dimension; overwrites c."""
+    """[2, ...] sums of c^2 and c^8 over the last dimension; overwrites c."""
     square = cosine.square_()
     sums = square.sum(-1)
-    return torch.stack([sums, square.square_().square_().sum(-1)], -1)
+    return torch.stack([sums, square.square_().square_().sum(-1)])
 
 
 class Bags(NamedTuple):

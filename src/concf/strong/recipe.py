@@ -25,11 +25,10 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.baselines.als import START, UserSolver
+from concf.baselines.als import UserSolver
 from concf.baselines.table import timed_voters
 from concf.consensus.consensus import NOTHING
 from concf.consensus.voters import Voter, kept_votes
@@ -49,7 +48,6 @@ from concf.strong.settings import STUDENT, TIME
 from concf.strong.softmax import fit_softmax
 from concf.strong.students import SOLVED_BY, USUAL, closer, solve_student, teach_student, without_lists
 
-WALKED = 1024  # most users that the settings of RP3beta are compared on, which matter little
 KEPT = 0.985  # share of the consensus that a student keeps on validation; below it, other settings are tried
 BEHIND = 0.8  # a softmax with less than this share of ALS' validation after an epoch is not trained further
 VOTES_OF_USERS = {  # votes with a dimension of users -> that dimension, and the padding
@@ -115,9 +113,10 @@ class Recipe(TimeStage):
         seen = self.seen(train)
         for name in self.fixed:
             if name == "rp3beta":
-                users = sample(few.validated, WALKED, self.seed)
+                users = sample(few.validated, self.plan.users // 2, self.seed)  # these settings matter little
                 fewer = Validation(self.data, self.run.metric, self.device, self.group, validated=users)
-                self.chosen[name] = search.search_walks(train, seen, fewer, self.device)
+                walked = search.search_walks(train, seen, fewer, self.device)
+                self.chosen[name] = walked | {"neighbours": self.plan.neighbours}
             elif name not in timed_voters():
                 self.chosen[name] = search.search_fixed(name, partial(self.fit_fixed, name, train), seen, few, rounds)
         return {"chosen": dict(self.chosen)}
@@ -198,14 +197,8 @@ class Recipe(TimeStage):
         self.vectors[STUDENT] = teach_student(*vectors, users, lists, epochs, self._seed(4), group)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        """Initial vectors of the student: those of ALS; in `fast` the other half of the items' begins at random."""
-        user, item = self.vectors["als-a"]
-        more = self.settings.dimensions - item.shape[1]
-        if not more:
-            return user, item
-        random = torch.Generator().manual_seed(self._seed(8))
-        drawn = torch.randn(len(item), more, generator=random, dtype=item.dtype) * (START / more**0.5)
-        return F.pad(user, (0, more)), torch.cat([item, drawn.to(item)], 1)
+        """Initial vectors of the student."""
+        return self.vectors["als-a"]
 
     def _student(self) -> dict[str, Any]:
         """Distil the cross-fitted lists, so that the metric of the student is unbiased too.

@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.consensus import NOTHING, blocks_of_users, consensus, rank_importance, ranks_over_time
+from concf.consensus.consensus import NOTHING, consensus, rank_importance, ranks_over_time
 from concf.consensus.voters import LEAST_STD, LISTED_FEATURES, Voter
 from concf.errors import DataError
 from concf.evaluation.scorers import Factors
-from concf.runtime.executors import in_blocks
+from concf.runtime.executors import each_block, in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong.features import N_FEATURES, PAIR_FEATURES, TIME_FEATURES, Clock, HeadFeatures, Histories
 
@@ -144,8 +144,7 @@ class Reranker:
                 consistency_temperature=None,
             )[1]  # fmt: skip
 
-        for _ in in_blocks(agree, blocks_of_users(len(users), users.device, self.n_items), users.device):
-            pass
+        each_block(agree, len(users), users.device)
         self.cached: tuple[Tensor, Tensor] | None = None  # [n] rows, and the centred features at them
 
     def training(self, held_out: Tensor) -> TrainingSet:
@@ -233,7 +232,7 @@ class Reranker:
     def features(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """([b, L, F], [b, L]) features of the listed items in rows [b] of `users`, and the padding of shorter lists."""
         lists, users = self.lists[rows, :TOP], self.users[rows]
-        ranks = self._ranks(lists, rows)
+        ranks = ranks_over_time(lists, [voter.lists[rows, : self.top_k] for voter in self.voters], self.n_items)
         pairs = list(zip(ranks, self.voters, strict=True))
         listed = [(ranked, voter.listed[rows]) for ranked, voter in pairs if voter.listed is not None]
         width = n_features(len(self.voters), len(self.heads), len(listed), self.clock is not None)
@@ -253,14 +252,6 @@ class Reranker:
         for _ in in_blocks(fill, list(self.log.blocks(users)), lists.device):
             pass
         return features, lists == NOTHING
-
-    def _ranks(self, lists: Tensor, rows: Tensor) -> Tensor:
-        """[voters, b, L] int32 rank of the listed items by each voter; K where it does not list them."""
-        blocks = []
-        for block in blocks_of_users(max(len(lists), 1), lists.device, self.n_items):  # there may be no users
-            ranked = [voter.lists[rows[block], : self.top_k] for voter in self.voters]
-            blocks.append(ranks_over_time(lists[block].long(), ranked, self.n_items))
-        return torch.cat(blocks, 1)
 
 
 def n_features(voters: int, heads: int, listed: int, timed: bool = False) -> int:
@@ -315,14 +306,14 @@ def feature_rows(
     """
     ranked = ranks < top_k
     importance = [rank_importance(ranks.to(popularity), temperature * factor) * ranked for factor in TEMPERATURES]
-    votes = torch.stack(importance, -1).permute(1, 2, 0, 3).flatten(2)  # [b, L, 3 voters]
-    p, q = popularity[..., None], activity[:, None, None].expand_as(popularity[..., None])
-    curve = torch.cat([p, p**2, p**3, p * q, p**2 * q], -1)
+    p, q = popularity, activity[:, None]
+    votes, curve = torch.stack(importance, 1).flatten(0, 1), torch.stack([p, p**2, p**3, p * q, p**2 * q])
     heads, lists = (
-        [torch.cat([part, part[..., :pair] * p, part[..., :pair] * q], -1) for part in parts]
+        [torch.cat([part, part[:pair] * p, part[:pair] * q]) for part in (each.permute(2, 0, 1) for each in parts)]
         for parts, pair in ((of_heads, PAIR_FEATURES), (of_lists, LISTED_FEATURES - 1))
     )
-    return torch.cat([votes, curve, *heads, *of_time, *lists], -1)
+    times = [each.permute(2, 0, 1) for each in of_time]
+    return torch.cat([votes, curve, *heads, *times, *lists]).permute(1, 2, 0)  # rows of features are slow to write
 
 
 class TrainingSet(NamedTuple):

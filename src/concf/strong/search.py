@@ -46,7 +46,8 @@ class Plan(NamedTuple):
     rounds:  rounds of the searches
     users:   most validated users that settings are compared on
     fitted:  most validated users that the re-ranker is fitted to and metrics are measured on
-    halved:  whether the voters' vectors have half of the dimensions
+    halved:  whether vectors have half of the dimensions
+    neighbours: of an item, that RP3beta keeps
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
     softmax: epochs of the softmax, and of a refit
     student: sweeps of ALS, and epochs of the consensus loss
@@ -58,6 +59,7 @@ class Plan(NamedTuple):
     users: int
     fitted: int
     halved: bool
+    neighbours: int
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
@@ -66,9 +68,9 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "fast": Plan(2, 1024, 2048, True, (2, 2), (0, 0), (1, 1), 100, 1 << 35),
-    "default": Plan(3, 2048, VALIDATED, False, (2, 3), (0, 0), (1, 2), 100, 1 << 37),
-    "thorough": Plan(6, 2048, VALIDATED, False, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
+    "fast": Plan(2, 1024, 2048, True, 200, (2, 2), (0, 0), (1, 2), 100, 1 << 35),
+    "default": Plan(3, 2048, VALIDATED, False, 500, (2, 3), (0, 0), (1, 2), 100, 1 << 37),
+    "thorough": Plan(6, 2048, VALIDATED, False, 500, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
 }
 
 

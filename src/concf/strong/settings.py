@@ -22,13 +22,13 @@ class StrongSettings(RunSettings):
 
     kind: ClassVar[str] = "strong"
     budget: Literal["fast", "default", "thorough"] = Field(
-        "default", description="fast: one factor model, shorter search and student; thorough: more voters, longer"
+        "default", description="fast: one factor model, shorter vectors and search; thorough: more voters, longer"
     )
     refit: Literal["none", "validation", "everything"] = Field(
         "validation", description="parts that the final voters and student learn from besides the training part; "
         "everything: also the test part, for production"
     )  # fmt: skip
-    dimensions: int = Field(256, ge=4, multiple_of=4, description="of the vectors; in fast, voters have half")
+    dimensions: int = Field(256, ge=4, multiple_of=4, description="of the vectors; in fast, half of it")
     consensus_users: int | None = Field(
         None, ge=1, description="users for whom the consensus is computed, at most; it teaches the student, which "
         "ranks for the others; none: everyone, or on a very large log as many as the budget allows"

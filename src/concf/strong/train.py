@@ -121,9 +121,9 @@ def large_tables(
     data: Split, settings: StrongSettings, device: torch.device = CPU, group: ProcessGroup = ALONE
 ) -> Tables:
     """Tables that a process holds at a time: the permanent ones, and the largest of the temporary ones."""
-    shape, d = data.train.shape, settings.dimensions
+    shape, plan = data.train.shape, PLANS[settings.budget]
     users, items = shape
-    local, plan = users // group.size, PLANS[settings.budget]
+    local, d = users // group.size, settings.dimensions // (1 + (plan.halved and not settings.foreign))
     by_time = data.recipe.protocol.time_cut == "all"
     timed = settings.own_timed if by_time else ()
     fixed = [name for name in (*settings.fixed_voters, *timed) if has_a_vote(name, shape, device)]
