@@ -26,7 +26,6 @@ SMALL = {
     "ials": {"factors": 8, "regularisation": 1.0},
     "als": {"factors": 8, "unobserved": 0.1},
     "als-decayed": {"factors": 8, "unobserved": 0.1, "half_life": 0.5},
-    "als-recent": {"factors": 8, "unobserved": 0.1, "half_life": 0.5},
     "als-sequence": {"factors": 8, "unobserved": 0.1},
     "ease-decayed": {"half_life": 0.5},
 }

@@ -204,7 +204,7 @@ def test_times_help_where_popularity_changes(whole: Path) -> None:
     used = run.chosen["time"]
     assert used["voters"] or used["features"]
     assert all(gain > error for name, (gain, error) in record["gains"].items() if used.get(name))
-    timed = {"recent-popularity", "als-decayed", "als-recent", "als-sequence"} if used["voters"] else set()
+    timed = {"recent-popularity", "als-decayed", "als-sequence"} if used["voters"] else set()
     assert set(timed_voters()) & set(run.fixed_voters) == timed
     blind = train(prepare(stream(), protocol="random"), SMALL, seed=3)
     assert "time" not in blind.chosen

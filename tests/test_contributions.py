@@ -20,7 +20,7 @@ from concf.strong.settings import STUDENT, TIME
 from tests.test_clock import ordered
 
 OF_A_HEAD = ["z", "relative", "near", "nearest", "score", "deviation", "gap", "mean"]
-ASPECT = {"recent-popularity": "trend", "als-decayed": "taste", "als-recent": "taste", "als-sequence": "order"}
+ASPECT = {"recent-popularity": "trend", "als-decayed": "taste", "als-sequence": "order"}
 KIND = {"z": "score", "relative": "score", "score": "score", "near": "similarity", "nearest": "similarity"}
 
 

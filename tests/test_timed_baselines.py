@@ -16,7 +16,7 @@ from concf.baselines.ease import EASE
 from concf.baselines.factorisation import ALS, Popularity
 from concf.baselines.sequences import SLIST, SequenceALS
 from concf.baselines.table import BASELINES, Candidate
-from concf.baselines.timed import DecayedALS, DecayedEASE, DecayedPopularity, RecentALS, RecentPopularity, ages
+from concf.baselines.timed import DecayedALS, DecayedEASE, DecayedPopularity, RecentPopularity, ages
 from concf.comparison.compare import compare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
@@ -28,7 +28,7 @@ MODELS = [
     RecentPopularity(share=0.2), DecayedPopularity(half_life=0.3),
     DecayedALS(factors=4, unobserved=0.1, half_life=0.4), DecayedEASE(regularisation=2.0, half_life=0.4),
     SLIST(alpha=0.3, distance=1.5, span=0.4, memory=2.0, regularisation=2.0),
-    SequenceALS(factors=4, unobserved=0.1, memory=2.0), RecentALS(factors=4, unobserved=0.1, half_life=0.4),
+    SequenceALS(factors=4, unobserved=0.1, memory=2.0),
 ]  # fmt: skip
 names = [type(model).__name__ for model in MODELS]
 
@@ -118,20 +118,6 @@ def test_a_history_is_folded_in_with_the_weights_of_its_times() -> None:
     np.testing.assert_allclose(model.fold_in(fitted, plain, times).user, expected, atol=1e-5)
     train.data[:] = 1 / weights.mean()  # all of now
     np.testing.assert_allclose(model.fold_in(fitted, plain).user, ALS(factors=4).fold_in(fitted, train).user, atol=1e-5)
-
-
-def test_recent_als_sums_the_users_of_an_item_by_age_and_divides_by_the_root_of_their_weight() -> None:
-    dense = some_times()
-    train, times = matrices(dense)
-    model = RecentALS(factors=4, unobserved=0.1, half_life=0.3)
-    fitted, plain = model.fit(train, times=times), ALS(factors=4, unobserved=0.1)
-    user = plain.fold_in(plain.fit(train), train).user.numpy()
-    for item in range(ITEMS):
-        users = np.flatnonzero(~np.isnan(dense[:, item]))
-        weights = [2 ** (-newer_share(dense, dense[v, item]) / 0.3) for v in users]
-        summed = sum((w * user[v] for w, v in zip(weights, users, strict=True)), np.zeros(4))
-        np.testing.assert_allclose(fitted.item[item], summed / math.sqrt(2 + sum(weights)), atol=1e-5)
-    np.testing.assert_allclose(model.fold_in(fitted, train).user, user, atol=1e-6)
 
 
 def literal_slist(model: SLIST, dense: np.ndarray) -> np.ndarray:

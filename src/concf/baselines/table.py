@@ -130,9 +130,6 @@ BASELINES = {
     "als-decayed": Candidate("timed.DecayedALS", {
         "unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.03, 0.1, 0.3, None),
     }, vote=Vote({"half_life": (0.1, 0.3, 1.0)}, fixed={"factors": 64, "sweeps": 2}, budget="fast")),
-    "als-recent": Candidate("timed.RecentALS", {
-        "unobserved": (0.01, 0.1), "penalty": (0.003, 0.01), "half_life": (0.03, 0.1, 0.3),
-    }, vote=Vote({"half_life": (0.03, 0.1)}, budget="fast")),
     "ease-decayed": Candidate("timed.DecayedEASE", {
         "regularisation": (50.0, 150.0, 500.0), "half_life": (0.1, 0.3, 1.0, None),
     }),
@@ -165,7 +162,7 @@ def timed_voters() -> list[str]:
 
 def begins_with_als(name: str) -> bool:
     """Whether `fit` of a voter also takes `item=`, the item vectors of a fitted ALS."""
-    return name in ("als-decayed", "als-recent", "als-sequence")
+    return name in ("als-decayed", "als-sequence")
 
 
 def voter(name: str, settings: Mapping[str, float]) -> Any:

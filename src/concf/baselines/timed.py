@@ -120,44 +120,5 @@ class DecayedALS(Decayed, ALS):
         return super().fold_in(fitted, csr_array((weight, histories.indices, histories.indptr), shape=histories.shape))
 
 
-@dataclass(frozen=True)
-class RecentFactors(Factors):
-    """Vectors of `RecentALS`. plain: [items, d] item vectors of ALS, which a new user is solved with"""
-
-    plain: Tensor | None = None
-
-
-class RecentALS(ALS):
-    """ALS whose item vectors become sums over an item's newest users: have users like u chosen it lately?
-
-    score(u, i) = <x_u, c_i>,  c_i = sum_(v in U_i) w_vi x_v / sqrt(2 + sum_v w_vi),  w_vi = 2^(-newer_vi / half_life)
-
-    with x the user vectors of ALS. A new item has a vector as soon as it has a user. The root keeps some of an item's
-    recent popularity in its score.
-    """
-
-    timed: ClassVar[bool] = True
-    half_life: float = Field(0.05, gt=0)  # in shares of the log's pairs (`newer`)
-
-    def fit(  # type: ignore[override]
-        self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu", *, times: csr_array,
-        item: Tensor | None = None,
-    ) -> RecentFactors:  # fmt: skip
-        """Sum the users' vectors. train, times: [users, items]; item: [items, d] vectors of ALS, fitted already."""
-        plain = super().fit(train, seed, device).item if item is None else item
-        user = super().fold_in(Factors(plain.new_empty(0), plain), train).user
-        weight = train.data * np.exp2(-newer(train, times) / self.half_life).astype(np.float32)
-        recent = csr_array((weight, train.indices, train.indptr), shape=train.shape)
-        total = np.bincount(train.indices, weight, train.shape[1]).astype(np.float32)
-        sums = (recent.T @ user.cpu().numpy()) / np.sqrt(2 + total)[:, None]
-        return RecentFactors(user, torch.from_numpy(sums).to(user), plain=plain)
-
-    def fold_in(self, fitted: Factors, histories: csr_array, times: csr_array | None = None) -> Factors:  # noqa: ARG002
-        """Solve for users with histories [n, items], as ALS does."""
-        assert isinstance(fitted, RecentFactors)
-        assert fitted.plain is not None
-        return Factors(super().fold_in(Factors(fitted.user, fitted.plain), histories).user, fitted.item)
-
-
 class DecayedEASE(Decayed, EASE):  # type: ignore[misc]
     """EASE^R with X_ui = w_ui 2^(-newer_ui / half_life): an old pair is a weaker source and a smaller target."""

@@ -30,7 +30,6 @@ SPEAKERS = 3  # most items of a history that an explanation names
 FIXED_VOTERS = {
     "rp3beta": "random walks", "userknn": "similar users", "ease": "linear regression on the history",
     "recent-popularity": "popular recently", "als-decayed": "what such users chose lately",
-    "als-recent": "what such users choose now",
     "als-sequence": "what comes next", "slist": "what comes next",
 }  # fmt: skip
 
@@ -170,8 +169,7 @@ class Group(NamedTuple):
 
 def aspect_of(voters: Iterable[str]) -> Aspect:
     """Aspect that the ranks and scores of voters express."""
-    timed = dict.fromkeys(timed_voters(), "order") | {"recent-popularity": "trend"}
-    timed |= dict.fromkeys(("als-decayed", "als-recent"), "taste")
+    timed = dict.fromkeys(timed_voters(), "order") | {"recent-popularity": "trend", "als-decayed": "taste"}
     aspects = {timed.get(name, "taste") for name in voters}
     return "taste and order" if len(aspects) > 1 else cast(Aspect, aspects.pop())
 

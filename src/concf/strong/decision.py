@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.baselines.table import begins_with_als, timed_voters
+from concf.baselines.table import timed_voters
 from concf.consensus.voters import Voter
 from concf.data.parts import TEST, TRAIN, VALID, origin
 from concf.data.split import Split
@@ -162,7 +162,7 @@ class TimeStage(Ensemble):
         train, few, timed = self.data.train, self.searched, [name for name in self.fixed if name in timed_voters()]
         self.chosen[TIME] = {"voters": 1.0, "features": 1.0, "penalty": PENALTIES[0]}
         for name in timed:
-            fixed = self.chosen["als-a"] if begins_with_als(name) else {}
+            fixed = self.chosen["als-a"] if name == "als-decayed" else {}
             fit = lambda settings, name=name, fixed=fixed: self.fit_fixed(name, train, fixed | settings)  # noqa: E731
             self.chosen[name] = fixed | search_fixed(name, fit, self.seen(train), few, self.plan.rounds)
         windows, decision = self._windows(), Decision(False, False, PENALTIES[0], {})
