@@ -149,22 +149,24 @@ def test_weights_minimise_the_literal_cost(in_double, monkeypatch) -> None:
     assert (fitted.folds - fitted.everyone).abs().amax(1).min() > 1e-3  # everyone counts
 
 
-def test_users_of_an_earlier_window_are_learned_from_and_never_left_out(in_double) -> None:
+def test_users_of_earlier_windows_are_learned_from_and_never_left_out(in_double) -> None:
     fast = reranker_of()
     held_out = wanted(fast)
     alone = reranker.fitted(fast.training(held_out), penalty=7.0)
     earlier = reranker_of().training(held_out)
-    twice = reranker.fitted(fast.training(held_out).and_earlier(earlier), penalty=14.0)
+    twice = reranker.fitted(fast.training(held_out).and_earlier([earlier]), penalty=14.0)
     assert torch.allclose(twice.everyone, alone.everyone, atol=1e-6)
     assert torch.allclose(twice.centre, alone.centre)
     assert torch.equal(fast.rerank(twice)[0], reranker_of().rerank(twice)[0])  # by features that are kept, and anew
-    other = torch.zeros_like(held_out).index_copy(0, torch.arange(9), held_out[:9])
-    both, parts = fast.training(held_out).and_earlier(reranker_of().training(other)), [held_out, other]
-    raw = torch.cat([(found := fast.features(each.any(1).nonzero()[:, 0]))[0][~found[1]] for each in parts])
+    others = [torch.zeros_like(held_out).index_copy(0, torch.arange(n), held_out[:n]) for n in (9, 15)]
+    both = fast.training(held_out).and_earlier([reranker_of().training(each) for each in others])
+    raw = torch.cat(
+        [(found := fast.features(each.any(1).nonzero()[:, 0]))[0][~found[1]] for each in (held_out, *others)]
+    )
     assert torch.allclose(both.penalty, raw.var(0, correction=0))
     assert torch.allclose((both.features + both.centre)[~both.empty].sum(0), raw.sum(0))
     earlier = reranker_of().training(torch.zeros_like(held_out))
-    nobody = reranker.fitted(fast.training(held_out).and_earlier(earlier), penalty=7.0)
+    nobody = reranker.fitted(fast.training(held_out).and_earlier([earlier]), penalty=7.0)
     assert torch.allclose(nobody.folds, alone.folds, atol=1e-6)
     assert (twice.folds - twice.everyone).abs().max() < (alone.folds - alone.everyone).abs().max()
 

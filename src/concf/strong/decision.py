@@ -5,7 +5,7 @@ the validation part as its window, and before the last window of the training pa
 the two windows, with and without each group, and measured in the other: weights that are fitted in one window and do
 harm in another are not taken. What is taken must gain more per user than its standard error. Both groups are taken,
 unless the better alone is ahead by more than two standard errors: a fit sees one window here, and the final weights are
-fitted to both. The penalty of the weights is chosen in the same way.
+fitted to both, and to the window before them. The penalty of the weights is chosen in the same way.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from concf.strong.search import FIRST, FIRST_SWEEPS, als_settings, search_fixed
 from concf.strong.settings import TIME
 
 FEWEST = 100  # users of the earlier window; with fewer, times are not used
-EARLIER_SWEEPS = 2  # of ALS before the last window of the training part, after the first sweeps of a search
-EARLIER_USERS = 2  # most users of the earlier window, relative to those of a search
+EARLIER = 2  # most earlier windows that weights are fitted in
+EARLIER_SWEEPS = 2  # of ALS before an earlier window, after the first sweeps of a search
+EARLIER_USERS = 2  # most users of an earlier window, relative to those of a search
 PENALTIES = (30.0, 10.0, 100.0)  # of the re-ranker; groups are compared with the first
 NONE, BOTH = (False, False), (True, True)
 TOLERATED = 2.0  # standard errors that both groups may be below the better one
@@ -166,8 +167,8 @@ class TimeStage(Ensemble):
             fit = lambda settings, name=name, fixed=fixed: self.fit_fixed(name, train, fixed | settings)  # noqa: E731
             self.chosen[name] = fixed | search_fixed(name, fit, self.seen(train), few, self.plan.rounds)
         windows, decision = self._windows(), Decision(False, False, PENALTIES[0], {})
-        if windows is not None:
-            decision = decide(*windows, timed)
+        if windows:
+            decision = decide(windows[-2], windows[-1], timed)
             if decision.features and not self.settings.foreign:  # otherwise the features of time are left out
                 self._cache["prepared"] = decision.prepared
         self.chosen[TIME] = {name: float(getattr(decision, name)) for name in ("voters", "features", "penalty")}
@@ -177,37 +178,39 @@ class TimeStage(Ensemble):
         kept = [TIME, *(name for name in timed if name in self.chosen)]
         return {"chosen": {name: self.chosen[name] for name in kept}, "gains": decision.gains}
 
-    def _windows(self) -> tuple[Window, Window] | None:
-        """The earlier window, and that of the validation part; None: too few users are evaluated in the earlier one."""
+    def _windows(self) -> list[Window]:
+        """Earlier windows and that of the validation part, the oldest first; none: too few users are evaluated."""
         if "windows" not in self._cache:
-            self._cache["windows"] = None
-            if earlier := self._earlier():
+            windows, past = list[Window](), earlier_window(self.data)
+            while past is not None and len(windows) < EARLIER:
+                windows.insert(0, self._earlier(past))
+                past = earlier_window(past)
+            if windows:
                 train, vectors = self.data.train, {head: self.vectors[head] for head in self.als}
                 voters = self._own_voters(train, self.validation.users, vectors)
-                self._cache["windows"] = earlier, self._window(train, self.validation, voters, self._clock(train))
-        windows: tuple[Window, Window] | None = self._cache["windows"]
-        return windows
+                windows.append(self._window(train, self.validation, voters, self._clock(train)))
+            self._cache["windows"] = windows
+        cached: list[Window] = self._cache["windows"]
+        return cached
 
     def _prepared(self) -> Prepared | None:
-        """The re-ranker, and the training data of both windows; None where there are none, or a voter is from outside.
+        """The re-ranker, and the training data of all windows; None where there are none, or a voter is from outside.
 
         Voters from outside have no lists of earlier windows.
         """
-        both: list[Prepared] | None = self._cache.pop("prepared", None)
-        if both is None and "time" in self.stages and not self.settings.foreign and (windows := self._windows()):
-            left_out = {each.name for each in windows[0].voters} - {*self.run.heads, *self.run.fixed_voters}
-            both = [window.prepared(left_out, bool(self.chosen[TIME]["features"])) for window in windows]
+        windows = self._windows() if "time" in self.stages and not self.settings.foreign else []
+        newest: list[Prepared] = self._cache.pop("prepared", [])
         self._cache.pop("windows", None)
-        if both is None:
+        if not windows:
             return None
-        (_, earlier), (reranker, own) = both
-        return reranker, own.and_earlier(earlier)
+        left_out = {each.name for each in windows[0].voters} - {*self.run.heads, *self.run.fixed_voters}
+        others = windows[: len(windows) - len(newest)]
+        earlier = [window.prepared(left_out, bool(self.chosen[TIME]["features"])) for window in others] + newest
+        reranker, own = earlier.pop()
+        return reranker, own.and_earlier([past for _, past in earlier])
 
-    def _earlier(self) -> Window | None:
-        """The ensemble before the last window of the training part; None: too few users are evaluated there."""
-        past = earlier_window(self.data)
-        if past is None:
-            return None
+    def _earlier(self, past: Split) -> Window:
+        """Fit the ensemble to the training part of an earlier split, with its validation part as the window."""
         users = sample(past.validated, min(EARLIER_USERS * self.plan.users, self.run.n_validated), self.seed)
         validation = Validation(past, self.run.metric, self.device, self.group, validated=users)
         log, times, als = past.train, past.times(["train"]), self.solver(past.train)

@@ -4,7 +4,7 @@
     als       search the settings of ALS, and fit two factor models (one in `fast`)
     time      if split by time: search voters that know times, and decide which parts that use times are on
     softmax   in `thorough`, unless split by time: fit heads with a softmax loss, from the vectors of the first
-    rerank    fit the re-ranker, cross-fitted; if split by time, to two windows
+    rerank    fit the re-ranker, cross-fitted; if split by time, also to earlier windows
     student   distil the consensus into one head
     refit     refit the voters on the training and validation parts (or on everything)
     final     compute the consensus of these voters for all users, and distil it

@@ -338,18 +338,23 @@ class TrainingSet(NamedTuple):
         """Set the prior [F], and turn the variances into penalties. Call it once, after `and_earlier`."""
         return self._replace(prior=prior, penalty=strength * self.penalty.clamp(min=LEAST_VARIANCE))
 
-    def and_earlier(self, earlier: TrainingSet) -> TrainingSet:
-        """Add the users of an earlier window, in a last fold, which is never left out."""
-        own, past = (blocks[-1].stop if (blocks := list(chain(*each.blocks))) else 0 for each in (self, earlier))
-        shifted = earlier.features[:past] + (earlier.centre - self.centre)
-        parts = zip(self[:3], (shifted, earlier.empty[:past], earlier.target[:past]), strict=True)
-        features, empty, target = (torch.cat([now[:own], before]) for now, before in parts)
-        more = [slice(own + begin, own + min(begin + USERS, past)) for begin in range(0, past, USERS)]
-        n, away = self.n + earlier.n, (earlier.centre - self.centre).double()
-        share = earlier.n / n.clamp(min=1)
-        variance = self.penalty + share * (earlier.penalty - self.penalty) + share * (1 - share) * away.square()
+    def and_earlier(self, earlier: Sequence[TrainingSet]) -> TrainingSet:
+        """Add the users of earlier windows, in a last fold, which is never left out."""
+        windows = self, *earlier
+        users = [blocks[-1].stop if (blocks := list(chain(*each.blocks))) else 0 for each in windows]
+        away = [each.centre - self.centre for each in windows]
+        shifted = [each.features[:n] + further for each, n, further in zip(windows, users, away, strict=True)]
+        empty, target = (
+            torch.cat([part[:n] for part, n in zip(parts, users, strict=True)])
+            for parts in ([each.empty for each in windows], [each.target for each in windows])
+        )
+        more = [slice(begin, min(begin + USERS, sum(users))) for begin in range(users[0], sum(users), USERS)]
+        n = sum(each.n for each in earlier) + self.n
+        share = torch.stack([each.n / n.clamp(min=1) for each in windows])[:, None]
+        centres, within = torch.stack(away).double(), torch.stack([each.penalty for each in windows])
+        variance = (share * (within + (centres - (share * centres).sum(0)).square())).sum(0)
         return self._replace(
-            features=features, empty=empty, target=target, blocks=[*self.blocks, more], penalty=variance, n=n
+            features=torch.cat(shifted), empty=empty, target=target, blocks=[*self.blocks, more], penalty=variance, n=n
         )
 
 
