@@ -5,7 +5,7 @@ the validation part as its window, and before the last window of the training pa
 the two windows, with and without each group, and measured in the other: weights that are fitted in one window and do
 harm in another are not taken. What is taken must gain more per user than its standard error. Both groups are taken,
 unless the better alone is ahead by more than two standard errors: a fit sees one window here, and the final weights are
-fitted to both, and to the window before them. The penalty of the weights is chosen in the same way.
+fitted to both and, but for `fast`, to the window before them. The penalty of the weights is chosen in the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from concf.strong.search import FIRST, FIRST_SWEEPS, als_settings, search_fixed
 from concf.strong.settings import TIME
 
 FEWEST = 100  # users of the earlier window; with fewer, times are not used
-EARLIER = 2  # most earlier windows that weights are fitted in
 EARLIER_SWEEPS = 2  # of ALS before an earlier window, after the first sweeps of a search
 EARLIER_USERS = 2  # most users of an earlier window, relative to those of a search
 PENALTIES = (30.0, 10.0, 100.0)  # of the re-ranker; groups are compared with the first
@@ -182,7 +181,7 @@ class TimeStage(Ensemble):
         """Earlier windows and that of the validation part, the oldest first; none: too few users are evaluated."""
         if "windows" not in self._cache:
             windows, past = list[Window](), earlier_window(self.data)
-            while past is not None and len(windows) < EARLIER:
+            while past is not None and len(windows) < self.plan.earlier:
                 windows.insert(0, self._earlier(past))
                 past = earlier_window(past)
             if windows:

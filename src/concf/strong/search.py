@@ -46,6 +46,7 @@ class Plan(NamedTuple):
     rounds:  rounds of the searches
     users:   most validated users that settings are compared on
     fitted:  most validated users that the re-ranker is fitted to and metrics are measured on
+    earlier: windows before the validation part that the re-ranker is also fitted in, by time
     halved:  whether vectors have half of the dimensions
     neighbours: of an item, that RP3beta keeps
     sweeps:  sweeps of ALS with the chosen settings, and of a refit
@@ -58,6 +59,7 @@ class Plan(NamedTuple):
     rounds: int
     users: int
     fitted: int
+    earlier: int
     halved: bool
     neighbours: int
     sweeps: tuple[int, int]
@@ -68,9 +70,9 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "fast": Plan(2, 1024, 2048, True, 200, (2, 2), (0, 0), (1, 2), 100, 1 << 35),
-    "default": Plan(3, 2048, VALIDATED, False, 500, (2, 3), (0, 0), (1, 2), 100, 1 << 37),
-    "thorough": Plan(6, 2048, VALIDATED, False, 500, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
+    "fast": Plan(2, 1024, 2048, 1, True, 200, (2, 2), (0, 0), (1, 2), 100, 1 << 35),
+    "default": Plan(3, 2048, VALIDATED, 2, False, 500, (2, 3), (0, 0), (1, 2), 100, 1 << 37),
+    "thorough": Plan(6, 2048, VALIDATED, 2, False, 500, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
 }
 
 

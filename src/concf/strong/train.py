@@ -19,7 +19,7 @@ from concf.runtime.files import new_folder
 from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
 from concf.runtime.progress import working
 from concf.strong.combine_stages import Combine
-from concf.strong.decision import EARLIER, EARLIER_USERS
+from concf.strong.decision import EARLIER_USERS
 from concf.strong.recipe import Recipe
 from concf.strong.reranker import MOST_LEARNERS, TOP, n_features
 from concf.strong.run import StrongRun
@@ -134,7 +134,7 @@ def large_tables(
     kept = 3 * list_length(data, settings) * INT + (heads + len(fixed)) * k * INT  # of a user
     learners = min(len(data.validated), plan.fitted, settings.training.validated_users or plan.fitted, MOST_LEARNERS)
     if by_time:  # all windows, and again while they are joined
-        learners = 2 * (learners + EARLIER * min(learners, EARLIER_USERS * plan.users))
+        learners = 2 * (learners + plan.earlier * min(learners, EARLIER_USERS * plan.users))
     pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + consensus_users * LENGTH
     sent = 2 * users * d * FLOAT if group.several else 0  # user vectors of all processes, and a copy
     batch = consensus_users // max(1, min(BATCHES, consensus_users // USERS))
