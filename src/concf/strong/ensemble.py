@@ -61,7 +61,7 @@ class Ensemble:
         sampled = sample(np.arange(data.train.shape[0]), n_consensus_users(data.train.shape, settings), seed)
         local = sampled[(sampled >= self.own.start) & (sampled < self.own.stop) & ~run.unlearned[sampled]]
         self.consensus_users = torch.from_numpy(local - self.own.start).to(device)
-        self.factors = settings.dimensions // (1 + self.plan.halved)
+        self.factors = settings.dimensions // (2 if self.plan.halved else 1)
         self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])
         self.chosen: dict[str, dict[str, float]] = {}
         self.vectors: dict[str, tuple[Tensor, Tensor]] = {}

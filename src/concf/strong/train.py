@@ -123,7 +123,7 @@ def large_tables(
     """Tables that a process holds at a time: the permanent ones, and the largest of the temporary ones."""
     shape, plan = data.train.shape, PLANS[settings.budget]
     users, items = shape
-    local, d = users // group.size, settings.dimensions // (1 + (plan.halved and not settings.foreign))
+    local, d = users // group.size, settings.dimensions // (2 if plan.halved and not settings.foreign else 1)
     by_time = data.recipe.protocol.time_cut == "all"
     timed = settings.own_timed if by_time else ()
     fixed = [name for name in (*settings.fixed_voters, *timed) if has_a_vote(name, shape, device)]
