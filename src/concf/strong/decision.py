@@ -5,7 +5,7 @@ the validation part as its window, and before the last window of the training pa
 the two windows, with and without each group, and measured in the other: weights that are fitted in one window and do
 harm in another are not taken. What is taken must gain more per user than its standard error. Both groups are taken,
 unless the better alone is ahead by more than two standard errors: a fit sees one window here, and the final weights are
-fitted to both and, but for `fast`, to the window before them. The penalty of the weights is chosen in the same way.
+fitted to both and, in `thorough`, to the window before them. The penalty of the weights is chosen in the same way.
 """
 
 from __future__ import annotations

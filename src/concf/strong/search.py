@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
 PLANS = {
     "fast": Plan(2, 1024, 2048, 1, True, 200, (2, 2), (0, 0), (1, 2), 100, 1 << 35),
-    "default": Plan(3, 2048, VALIDATED, 2, False, 500, (2, 3), (0, 0), (1, 2), 100, 1 << 37),
+    "default": Plan(3, 2048, VALIDATED, 1, False, 500, (2, 3), (0, 0), (1, 2), 100, 1 << 37),
     "thorough": Plan(6, 2048, VALIDATED, 2, False, 500, (6, 4), (12, 6), (4, 12), 150, 1 << 39),
 }
 
