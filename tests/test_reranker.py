@@ -158,11 +158,9 @@ def test_users_of_earlier_windows_are_learned_from_and_never_left_out(in_double)
     assert torch.allclose(twice.everyone, alone.everyone, atol=1e-6)
     assert torch.allclose(twice.centre, alone.centre)
     assert torch.equal(fast.rerank(twice)[0], reranker_of().rerank(twice)[0])  # by features that are kept, and anew
-    others = [torch.zeros_like(held_out).index_copy(0, torch.arange(n), held_out[:n]) for n in (9, 15)]
-    both = fast.training(held_out).and_earlier([reranker_of().training(each) for each in others])
-    raw = torch.cat(
-        [(found := fast.features(each.any(1).nonzero()[:, 0]))[0][~found[1]] for each in (held_out, *others)]
-    )
+    parts = [held_out, *(torch.zeros_like(held_out).index_copy(0, torch.arange(n), held_out[:n]) for n in (9, 15))]
+    both = fast.training(held_out).and_earlier([reranker_of().training(each) for each in parts[1:]])
+    raw = torch.cat([(found := fast.features(each.any(1).nonzero()[:, 0]))[0][~found[1]] for each in parts])
     assert torch.allclose(both.penalty, raw.var(0, correction=0))
     assert torch.allclose((both.features + both.centre)[~both.empty].sum(0), raw.sum(0))
     earlier = reranker_of().training(torch.zeros_like(held_out))
