@@ -180,10 +180,12 @@ class TimeStage(Ensemble):
     def _windows(self) -> list[Window]:
         """Earlier windows and that of the validation part, the oldest first; none: too few users are evaluated."""
         if "windows" not in self._cache:
-            windows, past = list[Window](), earlier_window(self.data)
-            while past is not None and len(windows) < self.plan.earlier:
-                windows.insert(0, self._earlier(past))
-                past = earlier_window(past)
+            windows, past = list[Window](), self.data
+            for _ in range(self.plan.earlier):
+                if (before := earlier_window(past)) is None:
+                    break
+                windows.insert(0, self._earlier(before))
+                past = before
             if windows:
                 train, vectors = self.data.train, {head: self.vectors[head] for head in self.als}
                 voters = self._own_voters(train, self.validation.users, vectors)
