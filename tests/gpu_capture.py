@@ -225,12 +225,12 @@ class Lab:
     def replays(self, held_up: str | None, times: int) -> Iterator[list[Tensor]]:
         """What each replay of a newly captured step leaves behind."""
         with self.hazards(held_up):
-            captured = self.trainer.step._capture(self.batch, True)
+            graph, _batch, result = self.trainer.step._capture(self.batch, True)
 
         def replay() -> Tensor:
-            self.poison.graph(captured.graph.pool())
-            captured.graph.replay()
-            return captured.result
+            self.poison.graph(graph.pool())
+            graph.replay()
+            return result
 
         for _ in range(times):
             yield self.again(replay)
