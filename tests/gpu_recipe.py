@@ -8,12 +8,13 @@ begins where the CPU's stage before it has ended: a difference does not grow fro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gpu_kernels import near, small
+from literal_reranker import Table
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -39,10 +40,7 @@ als.SHORT = 1 << 30  # on the CPU too, long rows are solved exactly
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 USERS, ITEMS, SIZE, TOP_K = 200, 90, 12, 30
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the greatest figure: nothing but the order of sums
-LEARNED = {
-    torch.float64: 1e-6,
-    torch.float32: 3e-3,
-}  # after steps of Adam or Newton, each by what the one before came to
+LEARNED = {torch.float64: 1e-6, torch.float32: 3e-3}  # after steps of Adam or Newton, each by what came before
 FIGURE = 0.02  # of a validation figure, between 0 and 1
 SHARED = 0.95  # of the items of two lists
 
@@ -61,15 +59,6 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
     torch.set_default_dtype(request.param)
     yield request.param
     torch.set_default_dtype(torch.float32)
-
-
-class Table(NamedTuple):
-    """A scorer without vectors. table: [users, items]."""
-
-    table: Tensor
-
-    def scores(self, users: Tensor) -> Tensor:
-        return self.table[users]
 
 
 def log() -> csr_array:

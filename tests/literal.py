@@ -24,6 +24,13 @@ STEPS = 2**40  # a vote is a whole number of steps of 2^-40
 Triples = tuple[list[int], list[int], list[int]]  # users, items they used, items they did not
 
 
+def listed(lists: Tensor) -> list[list[int]]:
+    """Without the empty places, which come last."""
+    rows = lists.tolist()
+    assert all(sorted(row, key=lambda item: item < 0) == row for row in rows)
+    return [[item for item in row if item >= 0] for row in rows]
+
+
 @cache
 def spread(ranks: tuple[float, ...]) -> float:
     """The population standard deviation."""

@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 from statistics import fmean
+from typing import NamedTuple
 
 import torch
 from literal_features import features, pstdev
 from torch import Tensor
 
 STEPS = 2**40  # a vote is a whole number of steps of 2^-40
+
+
+class Table(NamedTuple):
+    """A scorer without vectors. table: [users, items]."""
+
+    table: Tensor
+
+    def scores(self, users: Tensor) -> Tensor:
+        return self.table[users]
 
 
 @dataclass

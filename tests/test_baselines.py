@@ -21,14 +21,11 @@ from concf.evaluation.scorers import as_scorer
 
 CPU = torch.device("cpu")
 HELD_OUT = 3  # items a user, on the checkerboard
+ALS = {"factors": 8, "unobserved": 0.1}
 SMALL = {
-    "puresvd": {"factors": 2},
-    "ials": {"factors": 8, "regularisation": 1.0},
-    "als": {"factors": 8, "unobserved": 0.1},
-    "als-decayed": {"factors": 8, "unobserved": 0.1, "half_life": 0.5},
-    "als-sequence": {"factors": 8, "unobserved": 0.1},
-    "ease-decayed": {"half_life": 0.5},
-}
+    "puresvd": {"factors": 2}, "ials": {"factors": 8, "regularisation": 1.0}, "als": ALS, "als-sequence": ALS,
+    "als-decayed": ALS | {"half_life": 0.5}, "ease-decayed": {"half_life": 0.5},
+}  # fmt: skip
 
 
 def make(name):

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from concf.baselines.factorisation import PureSVD
 from concf.errors import ConfigError, DataError
-from concf.evaluation.ranking import NOTHING, rank, top_k
+from concf.evaluation.ranking import NOTHING, rank, top_k, top_k_of_sparse
 from concf.evaluation.scorers import Factors, ListFunction, ScoreFunction
 
 INF = float("inf")
@@ -80,6 +80,16 @@ def test_top_k_is_that_sort_wherever_a_score_is_above_minus_infinity(drawn):
 def test_top_k_is_that_sort_in_long_rows_that_the_groups_do_not_divide(n, k, levels):
     scores = np.random.default_rng(n + k + levels).integers(0, levels, (5, n)).astype(np.float32)
     assert top_k(torch.tensor(scores), k)[1].tolist() == sorted_places(scores, k)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rankings())
+def test_the_top_of_a_sparse_table_is_that_of_the_dense_one(drawn):
+    scores, seen, k = drawn[0].clip(0), drawn[1], min(drawn[2], drawn[0].shape[1])
+    values, places = top_k_of_sparse(csr_array(scores), k, csr_array(seen))
+    wanted, expected = top_k(torch.tensor(np.where(seen, -INF, scores)), k)
+    assert torch.equal(values, wanted)
+    assert torch.equal(places[wanted > -INF], expected[wanted > -INF])
 
 
 @settings(deadline=None, max_examples=50)

@@ -13,10 +13,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from literal_reranker import LiteralCost, LiteralReranker, LiteralVoter, listed_features, ranking
+from literal import listed
+from literal_reranker import LiteralCost, LiteralReranker, LiteralVoter, Table, listed_features, ranking
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.baselines.neighbours import RP3beta
 from concf.consensus import voters
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
 from concf.evaluation.scorers import Factors
@@ -24,22 +26,11 @@ from concf.strong import features, reranker
 from concf.strong.reranker import FOLDS, Context, Reranker
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-
 USERS, ITEMS, SIZE, TOP_K, TEMPERATURE = 31, 13, 4, 6, 4.0
 VOTED = {"top_k": TOP_K, "temperature": TEMPERATURE}
 EVERYONE = tuple(range(USERS))
 NEW, LAST_ITEM, DONE = 4, 7, 9  # users who have used nothing, all but one item, and everything
 WEIGHTS = (1.0, 0.6, 0.25)
-
-
-class Table(NamedTuple):
-    """A scorer without vectors. table: [users, items]."""
-
-    table: Tensor
-
-    def scores(self, users: Tensor) -> Tensor:
-        return self.table[users]
 
 
 class Case(NamedTuple):
@@ -114,13 +105,6 @@ def wanted(fast: Reranker, held_out: Tensor | None = None) -> Tensor:
 def literal_cost() -> LiteralCost:
     held_out = [{i for i in range(ITEMS) if case().held_out[u, i]} for u in EVERYONE]
     return LiteralCost(literal(), held_out)
-
-
-def listed(lists: Tensor) -> list[list[int]]:
-    """Without the empty places, which come last."""
-    rows = lists.tolist()
-    assert all(sorted(row, key=lambda item: item < 0) == row for row in rows)
-    return [[item for item in row if item >= 0] for row in rows]
 
 
 @pytest.mark.parametrize("users", [EVERYONE, (12, 3, LAST_ITEM, 20, 0, DONE, NEW)], ids=["everyone", "some"])
@@ -298,6 +282,16 @@ def test_a_voter_without_vectors_has_the_literal_lists_and_features(monkeypatch,
         for place in range(TOP_K):
             expected = listed_features(table, used(), users, u, items[place]) if place < len(items) else [0, 0, 0]
             assert found.listed[row, place].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_a_voter_with_sparse_scores_is_that_with_dense_ones() -> None:
+    train, everyone = case().train, torch.arange(USERS)
+    walks = RP3beta(neighbours=3).fit(train)
+    both = walks, Table(walks.scores(everyone))
+    found, expected = (by_scores("walks", each, train, everyone, 2 * TOP_K) for each in both)
+    assert torch.equal(found.lists, expected.lists)
+    for one, other in ((found.listed, expected.listed), (found.of_items, expected.of_items)):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
 def test_a_voter_without_vectors_has_no_unit_and_may_know_nothing() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from literal import LiteralConCF
+from literal import LiteralConCF, listed
 from scipy.sparse import csr_array
 
 from concf.baselines.factorisation import Popularity
@@ -51,13 +51,6 @@ def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embed
     for part, values in changes.items():
         chosen[part] = chosen.get(part, {}) | values if isinstance(values, dict) else values
     return choose_settings(preset, chosen)
-
-
-def listed(lists: torch.Tensor) -> list[list[int]]:
-    """Without the empty places, which come last."""
-    rows = lists.tolist()
-    assert all(sorted(row, key=lambda item: item < 0) == row for row in rows)
-    return [[item for item in row if item >= 0] for row in rows]
 
 
 def follow(chosen: RunSettings) -> list[int]:

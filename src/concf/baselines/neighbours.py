@@ -250,6 +250,10 @@ class Neighbours(BlockScorer):
         """[b] -> [b, items], into `out` if given."""
         return product(self.profile, users.to(self.profile.ends.device), self.into, out)
 
+    def sparse(self, users: Tensor) -> csr_array | None:
+        """[b] -> [b, items]; None on a GPU."""
+        return _sparse_product(self.profile, users, self.into) if self.profile.ends.device.type == "cpu" else None
+
 
 @dataclass(frozen=True)
 class NearestUsers(Neighbours):
@@ -267,9 +271,14 @@ def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) ->
         out = right.values.new_empty(len(rows), right.width)
     if out.device.type != "cpu":
         return _product_by_terms(left, rows, right, out)
-    several = left.matrix[rows.numpy()] if len(left.ends) > 2 else left.matrix  # indexing would take longer
-    (several @ right.matrix).toarray(out=out.numpy())
+    _sparse_product(left, rows, right).toarray(out=out.numpy())
     return out
+
+
+def _sparse_product(left: Rows, rows: Tensor, right: Rows) -> csr_array:
+    """[b, columns of right] those rows [b] of left @ right, on a CPU."""
+    several = left.matrix[rows.numpy()] if len(left.ends) > 2 else left.matrix  # indexing would take longer
+    return several @ right.matrix
 
 
 def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Tensor:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp
 
+import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.evaluation.metrics import flat_cells
-from concf.evaluation.ranking import rank, top_k
-from concf.evaluation.scorers import Factors, Scorer
+from concf.evaluation.ranking import cells_in, rank, top_k, top_k_of_sparse
+from concf.evaluation.scorers import Factors, Scorer, SparseScorer
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
@@ -61,12 +63,14 @@ def by_scores(
 
     of_items: see `Voter`; None: computed over these users, on all ranks; least_std: lower bound of d_i
     """
-    moments = Moments(train.shape[1], users.device) if of_items is None else None
-    listed, values = first_items(scorer, train, users, k, moments)
-    if moments is not None:
+    sums = None
+    if of_items is None:
+        sums = torch.zeros(4, train.shape[1], dtype=torch.float64, device=users.device)
+    listed, values = first_items(scorer, train, users, k, sums)
+    if sums is not None:
         n_users = torch.tensor(len(users), dtype=torch.float64, device=users.device)
-        group.all_reduce([moments.sums, n_users])
-        of_items = _of_items(moments.sums, int(n_users), least_std).to(values)
+        group.all_reduce([sums, n_users])
+        of_items = _of_items(sums, int(n_users), least_std).to(values)
     assert of_items is not None
     return by_lists(name, listed, values, of_items)
 
@@ -106,62 +110,66 @@ def moments_of_lists(listed: Tensor, values: Tensor, n_items: int) -> Tensor:
     return _of_items(torch.stack([each.double() for each in sums]), len(listed)).to(values)
 
 
-class Moments:
-    """Per-item sums. sums: [4, items] of scores, of their squares, of scores of the item's users; these users"""
-
-    def __init__(self, n_items: int, device: torch.device) -> None:
-        self.sums = torch.zeros(4, n_items, dtype=torch.float64, device=device)
-
-    def of(self, block: Tensor, cells: Tensor) -> tuple[Tensor, ...]:
-        """Return the arguments of `add` for a block of scores [b, items]. cells: flat indices of its users' pairs."""
-        item, own = cells % self.sums.shape[1], block.view(-1)[cells].double()
-        total, square = torch.zeros(2, self.sums.shape[1], dtype=torch.float64, device=block.device)
-        rows = max(1, CELLS_SUMMED // block.shape[1]) if block.device.type == "cpu" else len(block)
-        for exact in map(Tensor.double, torch.split(block, rows)):
-            total += exact.sum(0)
-            square += exact.square().sum(0)
-        return total, square, item, own
-
-    def add(self, total: Tensor, square: Tensor, item: Tensor, own: Tensor) -> None:
-        """Add the result of `of` to the sums."""
-        self.sums[0] += total
-        self.sums[1] += square
-        self.sums[2].index_add_(0, item, own)
-        self.sums[3] += torch.bincount(item, minlength=self.sums.shape[1])
-
-
 def first_items(
-    scorer: Scorer, train: csr_array, users: Tensor, k: int, moments: Moments | None = None
+    scorer: Scorer, train: csr_array, users: Tensor, k: int, sums: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """([n, k], [n, k]) best items that users [n] have not used, -1 where there are fewer, and their scores.
 
-    moments: accumulates the scores of these users
+    sums: [4, items] float64, to which these users' are added: of scores, of their squares, of scores of the item's
+    users, and of these users
     """
     device, n_items = users.device, train.shape[1]
+    k = min(k, n_items)
 
     @torch.no_grad()
-    def rank_block(block_users: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        block = scorer.scores(block_users).to(device)
-        cells = torch.from_numpy(flat_cells(train[block_users.cpu().numpy()])).to(device)
-        sums = () if moments is None else moments.of(block, cells)
-        block.view(-1).index_fill_(0, cells, -torch.inf)
-        values, items = top_k(block, min(k, n_items))
-        return items.masked_fill_(values == -torch.inf, -1).to(torch.int32), values, sums
+    def rank_block(block_users: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        used = train[block_users.cpu().numpy()]
+        few = scorer.sparse(block_users) if isinstance(scorer, SparseScorer) else None
+        if few is not None:
+            more = None if sums is None else _sums_of_sparse(few, used)
+            values, items = top_k_of_sparse(few, k, used)
+        else:
+            block, cells = scorer.scores(block_users).to(device), torch.from_numpy(flat_cells(used)).to(device)
+            more = None if sums is None else _sums(block, cells)
+            block.view(-1).index_fill_(0, cells, -torch.inf)
+            values, items = top_k(block, k)
+        return items.masked_fill_(values == -torch.inf, -1).to(torch.int32), values, more
 
     blocks, whole, begin = torch.split(users, max(1, _cells(device) // n_items)), list[Tensor](), 0
-    for *parts, sums in in_blocks(rank_block, blocks, device):  # in order, so that sums are bitwise reproducible
+    for *parts, more in in_blocks(rank_block, blocks, device):  # in order, so that sums are bitwise reproducible
         if not whole:
             whole = [torch.empty(len(users), *part.shape[1:], dtype=part.dtype, device=device) for part in parts]
         for each, part in zip(whole, parts, strict=True):
             each[begin : begin + len(part)] = part
         begin += len(parts[0])
-        if moments is not None:
-            moments.add(*sums)
+        if sums is not None and more is not None:
+            sums += more
     return whole[0], whole[1]
 
 
+def _sums(block: Tensor, cells: Tensor) -> Tensor:
+    """[4, items] sums of a block of scores [b, items]. cells: flat indices of its users' pairs"""
+    n_items = block.shape[1]
+    sums = torch.zeros(4, n_items, dtype=torch.float64, device=block.device)
+    rows = max(1, CELLS_SUMMED // n_items) if block.device.type == "cpu" else len(block)
+    for exact in map(Tensor.double, torch.split(block, rows)):
+        sums[0] += exact.sum(0)
+        sums[1] += exact.square().sum(0)
+    sums[2].index_add_(0, cells % n_items, block.view(-1)[cells].double())
+    sums[3] = torch.bincount(cells % n_items, minlength=n_items)
+    return sums
+
+
+def _sums_of_sparse(block: csr_array, used: csr_array) -> Tensor:
+    """`_sums` of a sparse block. used: [b, items] its users' pairs"""
+    own, count = cells_in(block, used), partial(np.bincount, minlength=block.shape[1])
+    item, score = block.indices, block.data.astype(np.float64)
+    sums = count(item, score), count(item, score**2), count(item[own], score[own]), count(used.indices)
+    return torch.from_numpy(np.stack(sums))
+
+
 def _of_items(sums: Tensor, n_users: int, least_std: float = LEAST_STD) -> Tensor:
-    """[4, items] `Voter.of_items` from the sums [4, items] of `Moments`."""
+    """[4, items] `Voter.of_items` from the sums [4, items] of `first_items`."""
     total, square, own, count = sums
     mean = total / n_users
     variance = (square / n_users - mean.square()).clamp(min=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 from math import isqrt
 from queue import SimpleQueue
 from typing import Any
@@ -54,6 +55,36 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         values[rows], again = values[rows].gather(1, order).sort(dim=1, descending=True, stable=True)
         columns[rows] = tied.gather(1, again)
     return values, columns
+
+
+def top_k_of_sparse(scores: csr_array, k: int, seen: csr_array) -> tuple[Tensor, Tensor]:
+    """`top_k` of a sparse table [b, n] of float32 scores, none below 0; the cells of `seen` [b, n] count as -inf.
+
+    Scores become integers that sort by score, then by the lower column. Few stored ones are followed by zeros.
+    """
+    first, ends = np.iinfo(np.int32).max, scores.indptr
+    keys = (scores.data.view(np.int32).astype(np.int64) << 32) | (first - scores.indices)
+    keys[cells_in(scores, seen)] = 0
+    best = np.zeros((len(ends) - 1, k), np.int64)
+    for row, (begin, end) in zip(best, pairwise(ends), strict=True):
+        stored = keys[begin:end]
+        row[: len(stored)] = stored if len(stored) <= k else np.partition(stored, len(stored) - k)[-k:]
+    best = -np.sort(-best, axis=1)
+    columns, values = first - (best & 0xFFFFFFFF), (best >> 32).astype(np.int32).view(np.float32)
+    for at in np.flatnonzero(values[:, -1] == 0):
+        n = np.count_nonzero(values[at])
+        taken = np.union1d(columns[at, :n], seen.indices[seen.indptr[at] : seen.indptr[at + 1]])
+        zeros = np.setdiff1d(np.arange(min(k + len(taken), scores.shape[1])), taken, assume_unique=True)[: k - n]
+        columns[at, n:], values[at, n + len(zeros) :] = 0, -np.inf
+        columns[at, n : n + len(zeros)] = zeros
+    return torch.from_numpy(values), torch.from_numpy(columns)
+
+
+def cells_in(rows: csr_array, others: csr_array) -> NDArray[np.bool_]:
+    """[nnz] whether each stored cell of a matrix [r, items] is stored in another one [r, items]."""
+    among = np.zeros(rows.shape[0] * rows.shape[1], bool)
+    among[flat_cells(others)] = True
+    return np.asarray(among[flat_cells(rows)])
 
 
 def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

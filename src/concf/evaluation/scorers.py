@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.errors import ConfigError
@@ -21,6 +22,14 @@ class Scorer(Protocol):
 
     def scores(self, users: Tensor) -> Tensor:
         """[b] user positions -> [b, items] scores, which the caller may overwrite."""
+
+
+@runtime_checkable
+class SparseScorer(Protocol):
+    """Scores items for a block of users, most of them 0 and none below."""
+
+    def sparse(self, users: Tensor) -> csr_array | None:
+        """[b] user positions -> [b, items] float32 scores; None: they are not sparse, or not on a CPU."""
 
 
 class BlockScorer(ABC):
@@ -118,6 +127,10 @@ class Offset:
     def scores(self, users: Tensor) -> Tensor:
         """[b] -> [b, items]."""
         return self.scorer.scores(users + self.first)
+
+    def sparse(self, users: Tensor) -> csr_array | None:
+        """[b] -> [b, items]."""
+        return self.scorer.sparse(users + self.first) if isinstance(self.scorer, SparseScorer) else None
 
 
 @dataclass(frozen=True)
