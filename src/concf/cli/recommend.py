@@ -141,7 +141,8 @@ def _ids(text: str, known: "Ids", *, refuse_others: bool = False) -> list[Any]:
         return [str(each) for each in words]
     integers = [bool(re.fullmatch(r"\s*-?[0-9]+\s*", str(each))) for each in words]
     if refuse_others and not all(integers):
-        raise DataError(f"{text}: {words[integers.index(False)]!r} is no user of the log, whose users are integers")
+        where = f"{text}: " if is_file else ""
+        raise DataError(f"{where}{words[integers.index(False)]!r} is no user of the log, whose users are integers")
     return [int(each) if fits else each for each, fits in zip(words, integers, strict=True)]
 
 

@@ -16,7 +16,7 @@ import polars as pl
 from concf.comparison.compare import compare
 from concf.comparison.measure import Fit
 from concf.comparison.models import PREFIX, Trained, named_models
-from concf.data.catalogue import CATALOGUE
+from concf.data.catalogue import is_catalogued
 from concf.data.options import LogOptions
 from concf.data.prepare import chosen, filter_of, filtered_and_split, filters_of, read_source, reading_of
 from concf.data.protocols import TimeCut
@@ -118,7 +118,7 @@ def rolling_splits(source: Any, cuts: int, options: dict[str, Any]) -> list[Spli
     whole, origin = read_source(source, reading)
     if whole.timestamp is None:
         raise DataError(f"{origin['name']}: rolling cuts need times and the log has none. Set {option('timestamp')}")
-    own_filter = filter_of(options if isinstance(source, str) and source in CATALOGUE else {"min_item": 5} | options)
+    own_filter = filter_of(options if is_catalogued(source) else {"min_item": 5} | options)
     filters, applied = filters_of(source, own_filter, TimeCut()), 0
     for step in filters:
         if not step.before_test:  # that of a catalogue's papers, which counts the whole log

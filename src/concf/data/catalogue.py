@@ -9,6 +9,7 @@ import zlib
 from gzip import BadGzipFile
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +98,11 @@ def _fetch(name: str, *, download: bool = True) -> tuple[list[Path], Reading]:
         else:
             raise DataError(f"{path}: no such file")
     return paths, variant.reading
+
+
+def is_catalogued(source: Any) -> bool:
+    """Whether a source is a name of the catalogue, and no file has that name."""
+    return isinstance(source, str) and source in CATALOGUE and not Path(source).is_file()
 
 
 def is_here(name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 import polars as pl
 
-from concf.data.catalogue import CATALOGUE, entry, fetch, load
+from concf.data.catalogue import CATALOGUE, entry, fetch, is_catalogued, load
 from concf.data.interactions import SIDES, Filter, Interactions, merge
 from concf.data.options import LogOptions as LogOptions
 from concf.data.options import ReadingOptions as ReadingOptions
@@ -176,7 +176,7 @@ def _from_log(source: Any, options: dict[str, Any], seed: int) -> Split:
             break
     if name == AUTO:
         _note_choice(log, split)
-    if own_filter is not None or not (_is_name(source) and source in CATALOGUE):
+    if own_filter is not None or not is_catalogued(source):
         before, after = log.statistics(), split.interactions.statistics()
         lost = {part: 1 - after[part] / before[part] for part in ("items", "users", "interactions")}
         if max(lost.values()) >= NOTABLE_LOSS:
@@ -191,7 +191,7 @@ def filters_of(source: Any, own: Filter | None, protocol: Protocol) -> tuple[Fil
     With a split by time, the user's filter counts only what lies before the test part.
     """
     first = own
-    if own is None and _is_name(source) and source in CATALOGUE:
+    if own is None and is_catalogued(source):
         first = CATALOGUE[source].start(protocol.name)
     elif own is not None and protocol.time_cut == "all":
         first = own.model_copy(update={"before_test": True})
@@ -233,7 +233,7 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     share = valid if isinstance(valid, int | float) else None
     protocol = protocol_of("given", {**options, "valid": share, "test": None})
     assert isinstance(protocol, Given)
-    if _is_name(source) and source in CATALOGUE and CATALOGUE[source].is_split:
+    if is_catalogued(source) and CATALOGUE[source].is_split:
         if share is None or test is not None or reading != Reading():
             fix = f"Set {option('valid')} to a share such as 0.05, and leave out {option('test')} and columns"
             raise ConfigError(f"{source} has its own training and test files. {fix}")
