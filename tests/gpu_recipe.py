@@ -21,6 +21,7 @@ from torch import Tensor
 from concf.baselines import als
 from concf.baselines.als import Pairs
 from concf.consensus import voters as voting
+from concf.consensus.fitting import Weights, fitted
 from concf.consensus.voters import Voter, by_factors, by_scores
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
@@ -29,7 +30,7 @@ from concf.models import choose_settings, train
 from concf.runs.settings import CONSENSUS, RunSettings
 from concf.strong import softmax
 from concf.strong.recipe import Recipe
-from concf.strong.reranker import TOP, Context, Reranker, Weights, fitted
+from concf.strong.reranker import TOP, Context, Reranker
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT
 from concf.strong.students import solve_student, teach_student

@@ -21,6 +21,7 @@ from concf.baselines.als import Pairs
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta, Walks
 from concf.baselines.table import BASELINES
+from concf.consensus.fitting import FOLDS, Weights
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -38,7 +39,6 @@ from concf.strong import recipe as stages
 from concf.strong import search, students
 from concf.strong.ensemble import VOTER_TEMPERATURE, plain_weights
 from concf.strong.recipe import BEHIND, STUDENT, Recipe
-from concf.strong.reranker import FOLDS, Weights
 from concf.strong.run import StrongRun
 from concf.strong.settings import StrongSettings
 

@@ -19,11 +19,11 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.neighbours import RP3beta
-from concf.consensus import voters
+from concf.consensus import fitting, voters
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
 from concf.evaluation.scorers import Factors
 from concf.strong import features, reranker
-from concf.strong.reranker import FOLDS, Context, Reranker
+from concf.strong.reranker import Context, Reranker
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 USERS, ITEMS, SIZE, TOP_K, TEMPERATURE = 31, 13, 4, 6, 4.0
@@ -122,23 +122,23 @@ def test_plain_lists_and_features_are_the_literal_ones(in_double, users: tuple[i
 def test_weights_minimise_the_literal_cost(in_double, monkeypatch) -> None:
     monkeypatch.setattr(reranker, "USERS", 4)  # several blocks
     fast, cost = reranker_of(), literal_cost()
-    fitted = reranker.fitted(fast.training(wanted(fast)))
+    fitted = fitting.fitted(fast.training(wanted(fast)))
     assert len(cost.learners) > 20
     assert torch.allclose(fitted.centre, cost.centre, rtol=0, atol=1e-9)
     for left_out, weights in [(None, fitted.everyone), *enumerate(fitted.folds)]:
         begin, end = (cost.gradient(each, left_out).abs().max() for each in (cost.prior, weights))
         assert end < 1e-6 * begin
         assert cost(weights, left_out) < cost(cost.prior, left_out)
-    assert len(fitted.folds) == FOLDS
+    assert len(fitted.folds) == fitting.FOLDS
     assert (fitted.folds - fitted.everyone).abs().amax(1).min() > 1e-3  # everyone counts
 
 
 def test_users_of_earlier_windows_are_learned_from_and_never_left_out(in_double) -> None:
     fast = reranker_of()
     held_out = wanted(fast)
-    alone = reranker.fitted(fast.training(held_out), penalty=7.0)
+    alone = fitting.fitted(fast.training(held_out), penalty=7.0)
     earlier = reranker_of().training(held_out)
-    twice = reranker.fitted(fast.training(held_out).and_earlier([earlier]), penalty=14.0)
+    twice = fitting.fitted(fast.training(held_out).and_earlier([earlier]), penalty=14.0)
     assert torch.allclose(twice.everyone, alone.everyone, atol=1e-6)
     assert torch.allclose(twice.centre, alone.centre)
     assert torch.equal(fast.rerank(twice)[0], reranker_of().rerank(twice)[0])  # by features that are kept, and anew
@@ -148,7 +148,7 @@ def test_users_of_earlier_windows_are_learned_from_and_never_left_out(in_double)
     assert torch.allclose(both.penalty, raw.var(0, correction=0))
     assert torch.allclose((both.features + both.centre)[~both.empty].sum(0), raw.sum(0))
     earlier = reranker_of().training(torch.zeros_like(held_out))
-    nobody = reranker.fitted(fast.training(held_out).and_earlier([earlier]), penalty=7.0)
+    nobody = fitting.fitted(fast.training(held_out).and_earlier([earlier]), penalty=7.0)
     assert torch.allclose(nobody.folds, alone.folds, atol=1e-6)
     assert (twice.folds - twice.everyone).abs().max() < (alone.folds - alone.everyone).abs().max()
 
@@ -163,9 +163,9 @@ def test_statistics_of_rare_items_are_drawn_to_the_average() -> None:
 
 def test_a_step_that_goes_too_far_is_halved(in_double, monkeypatch) -> None:
     """With hardly any penalty a weight is far from where it begins."""
-    monkeypatch.setattr(reranker, "PENALTY", 1e-3)
+    monkeypatch.setattr(fitting, "PENALTY", 1e-3)
     fast, cost = reranker_of(), literal_cost()
-    fitted = reranker.fitted(fast.training(wanted(fast)))
+    fitted = fitting.fitted(fast.training(wanted(fast)))
     monkeypatch.setattr(cost, "penalty", cost.penalty / 10 * 1e-3)
     assert cost.gradient(fitted.everyone).abs().max() < 1e-6 * cost.gradient(cost.prior).abs().max()
 
@@ -173,12 +173,12 @@ def test_a_step_that_goes_too_far_is_halved(in_double, monkeypatch) -> None:
 def test_weights_stay_near_those_of_before(in_double, monkeypatch) -> None:
     """The literal cost again, with another prior and ten times the penalty; the fewer users there are, the nearer."""
     fast, cost = reranker_of(), literal_cost()
-    before = reranker.fitted(fast.training(wanted(fast))).everyone + 0.3
-    fitted = reranker.fitted(reranker_of().training(wanted(fast)), before).everyone
+    before = fitting.fitted(fast.training(wanted(fast))).everyone + 0.3
+    fitted = fitting.fitted(reranker_of().training(wanted(fast)), before).everyone
     monkeypatch.setattr(cost, "prior", before)
-    monkeypatch.setattr(cost, "penalty", cost.penalty / reranker.PENALTY * reranker.PENALTY_BEFORE)
+    monkeypatch.setattr(cost, "penalty", cost.penalty / fitting.PENALTY * fitting.PENALTY_BEFORE)
     assert cost.gradient(fitted).abs().max() < 1e-6 * cost.gradient(before).abs().max()
-    nobody = reranker.fitted(reranker_of().training(torch.zeros_like(wanted(fast))), before).everyone
+    nobody = fitting.fitted(reranker_of().training(torch.zeros_like(wanted(fast))), before).everyone
     assert torch.allclose(nobody, before, rtol=0, atol=1e-12)
 
 
@@ -186,7 +186,7 @@ def test_weights_stay_near_those_of_before(in_double, monkeypatch) -> None:
 def test_lists_are_in_the_order_of_the_literal_scores(in_double, monkeypatch, cross_fitted: bool) -> None:
     monkeypatch.setattr(reranker, "SCORED_USERS", 7)
     fast, slow = reranker_of(), literal()
-    fitted = reranker.fitted(fast.training(wanted(fast)))
+    fitted = fitting.fitted(fast.training(wanted(fast)))
     lists, scores = fast.rerank(fitted, cross_fitted=cross_fitted)
     assert listed(lists) != slow.lists
     for row, items in enumerate(slow.lists):
@@ -205,14 +205,14 @@ def test_what_a_user_holds_out_does_not_rank_its_own_list(in_double, row: int) -
     assert before[row].any()
     after = before.clone()
     after[row] = ~before[row] & (fast.lists[row] >= 0)  # all other items that are listed
-    old, new = reranker.fitted(fast.training(before)), reranker.fitted(fast.training(after))
-    fold = row % FOLDS
+    old, new = fitting.fitted(fast.training(before)), fitting.fitted(fast.training(after))
+    fold = row % fitting.FOLDS
     assert torch.allclose(old.folds[fold], new.folds[fold], rtol=0, atol=1e-6)
-    others = [each for each in range(FOLDS) if each != fold]
+    others = [each for each in range(fitting.FOLDS) if each != fold]
     assert (old.folds[others] - new.folds[others]).abs().amax(1).min() > 1e-3
     assert (old.everyone - new.everyone).abs().max() > 1e-3
     lists = [fast.rerank(each, cross_fitted=True)[0] for each in (old, new)]
-    assert torch.equal(lists[0][fold::FOLDS], lists[1][fold::FOLDS])
+    assert torch.equal(lists[0][fold :: fitting.FOLDS], lists[1][fold :: fitting.FOLDS])
     assert not torch.equal(*lists)
 
 
@@ -222,9 +222,9 @@ def test_no_more_learn_than_are_allowed_to(in_double, monkeypatch) -> None:
     learners = hits.any(1).nonzero()[:, 0]
     few = hits.clone()
     few[learners[7:]] = False
-    expected, everyone = reranker.fitted(fast.training(few)), reranker.fitted(fast.training(hits))
+    expected, everyone = fitting.fitted(fast.training(few)), fitting.fitted(fast.training(hits))
     monkeypatch.setattr(reranker, "MOST_LEARNERS", 7)
-    found = reranker.fitted(fast.training(hits))
+    found = fitting.fitted(fast.training(hits))
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-9)
     assert not torch.allclose(found.everyone, everyone.everyone, rtol=0, atol=1e-3)
@@ -233,7 +233,7 @@ def test_no_more_learn_than_are_allowed_to(in_double, monkeypatch) -> None:
 def test_what_is_not_reranked_stays_behind(in_double, monkeypatch) -> None:
     monkeypatch.setattr(reranker, "TOP", 4)
     fast = reranker_of()
-    lists, scores = fast.rerank(reranker.fitted(fast.training(wanted(fast))))
+    lists, scores = fast.rerank(fitting.fitted(fast.training(wanted(fast))))
     plain = fast.lists
     assert not torch.equal(lists, plain)
     assert torch.equal(lists[:, :4].sort(1).values, plain[:, :4].sort(1).values)
@@ -245,7 +245,7 @@ def test_what_is_not_reranked_stays_behind(in_double, monkeypatch) -> None:
 
 def test_who_has_used_everything_has_an_empty_list_and_no_nan(in_double) -> None:
     fast = reranker_of()
-    fitted = reranker.fitted(fast.training(wanted(fast)))
+    fitted = fitting.fitted(fast.training(wanted(fast)))
     for cross_fitted in (False, True):
         lists, scores = fast.rerank(fitted, cross_fitted=cross_fitted)
         assert (lists[DONE] == -1).all()
@@ -260,7 +260,7 @@ def test_a_list_may_be_longer_or_shorter_than_the_votes(in_double) -> None:
     assert torch.equal(long.lists[:, :3], short.lists)
     assert (long.lists[:, ITEMS:] == -1).all()
     for fast in (long, short):
-        lists, scores = fast.rerank(reranker.fitted(fast.training(wanted(fast))), cross_fitted=True)
+        lists, scores = fast.rerank(fitting.fitted(fast.training(wanted(fast))), cross_fitted=True)
         assert lists.shape == scores.shape == fast.lists.shape
         assert [sorted(row) for row in listed(lists)] == [sorted(row) for row in listed(fast.lists)]
 
@@ -285,13 +285,12 @@ def test_a_voter_without_vectors_has_the_literal_lists_and_features(monkeypatch,
 
 
 def test_a_voter_with_sparse_scores_is_that_with_dense_ones() -> None:
-    train, everyone = case().train, torch.arange(USERS)
-    walks = RP3beta(neighbours=3).fit(train)
+    walks, everyone = RP3beta(neighbours=3).fit(case().train), torch.arange(USERS)
     both = walks, Table(walks.scores(everyone))
-    found, expected = (by_scores("walks", each, train, everyone, 2 * TOP_K) for each in both)
+    found, expected = (by_scores("walks", each, case().train, everyone, 2 * TOP_K) for each in both)
     assert torch.equal(found.lists, expected.lists)
-    for one, other in ((found.listed, expected.listed), (found.of_items, expected.of_items)):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    figures = [(each.listed, each.of_items) for each in (found, expected)]
+    torch.testing.assert_close(*figures, rtol=1e-6, atol=1e-7)
 
 
 def test_a_voter_without_vectors_has_no_unit_and_may_know_nothing() -> None:

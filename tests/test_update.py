@@ -17,6 +17,7 @@ from small_recipe import CLI, assert_same, small
 from small_run import Killed, assert_same_end, die_after
 
 from concf.baselines.als import ALS, Pairs
+from concf.consensus import fitting
 from concf.data.parts import TEST
 from concf.data.prepare import split_of
 from concf.data.simulate import DriftingSimulation
@@ -28,7 +29,6 @@ from concf.models import load_run, train
 from concf.runs.checkpoint import CARD, RunFolder
 from concf.runs.run import Run
 from concf.runs.settings import CONSENSUS
-from concf.strong import reranker
 from concf.strong import update_stages as stages
 from concf.strong.softmax import UserSoftmax
 from concf.strong.update import update
@@ -131,7 +131,7 @@ def test_the_reranker_is_fitted_to_new_pairs_or_carried_over(monkeypatch: pytest
     assert votes[0].equal(votes[2])  # by the windows of training; the metrics are of the new pairs
     moved = [float((weights[2] - weights[0]).norm())]
     for penalty in (1.0, 1e12):
-        monkeypatch.setattr(reranker, "PENALTY_BEFORE", penalty)
+        monkeypatch.setattr(fitting, "PENALTY_BEFORE", penalty)
         moved.append(float((update(base(), FIRST).best[CONSENSUS].votes["weights"] - weights[0]).norm()))
     assert moved[2] < 1e-6 < moved[0] < moved[1]  # the penalty draws to the weights of before
     assert [record["stage"] for record in carried.history] == ["refit", "final"]

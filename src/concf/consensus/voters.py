@@ -63,9 +63,7 @@ def by_scores(
 
     of_items: see `Voter`; None: computed over these users, on all ranks; least_std: lower bound of d_i
     """
-    sums = None
-    if of_items is None:
-        sums = torch.zeros(4, train.shape[1], dtype=torch.float64, device=users.device)
+    sums = None if of_items is not None else torch.zeros(4, train.shape[1], dtype=torch.float64, device=users.device)
     listed, values = first_items(scorer, train, users, k, sums)
     if sums is not None:
         n_users = torch.tensor(len(users), dtype=torch.float64, device=users.device)

@@ -19,6 +19,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.table import timed_voters
+from concf.consensus.fitting import TrainingSet, Weights, fit_weights
 from concf.consensus.voters import Voter
 from concf.data.parts import TEST, TRAIN, VALID, origin
 from concf.data.split import Split
@@ -26,7 +27,7 @@ from concf.evaluation.validation import Validation, sample
 from concf.runs.settings import VotingSettings
 from concf.strong.ensemble import Ensemble, plain_weights
 from concf.strong.features import Clock
-from concf.strong.reranker import TOP, Context, Reranker, TrainingSet, Weights, fit_weights
+from concf.strong.reranker import TOP, Context, Reranker
 from concf.strong.search import FIRST, FIRST_SWEEPS, als_settings, search_fixed
 from concf.strong.settings import TIME
 

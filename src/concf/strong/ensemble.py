@@ -13,13 +13,14 @@ from torch import Tensor
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.table import begins_with_als, timed_voters
 from concf.baselines.table import voter as fixed_voter
+from concf.consensus.fitting import Weights
 from concf.consensus.voters import LEAST_STD, TIMED_LEAST_STD, Voter, by_factors, by_scores, voter_weights
 from concf.evaluation.scorers import Factors, Offset
 from concf.evaluation.validation import Validation, sample
 from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong.features import Clock
-from concf.strong.reranker import Context, Reranker, Weights
+from concf.strong.reranker import Context, Reranker
 from concf.strong.run import StrongRun
 from concf.strong.search import PLANS, has_a_vote, list_length, n_consensus_users
 from concf.strong.settings import STUDENT, TIME

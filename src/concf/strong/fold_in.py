@@ -20,13 +20,14 @@ from torch import Tensor
 
 from concf.baselines.als import Pairs, UserSolver
 from concf.baselines.table import begins_with_als, timed_voters, voter, voters
+from concf.consensus.fitting import Weights
 from concf.consensus.voters import LEAST_STD, LISTED_FEATURES, TIMED_LEAST_STD, Voter, by_lists, first_items, kept_votes
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import top_k
 from concf.evaluation.scorers import Factors, Scorer
 from concf.runs.fold_in import Agreed, FoldIn, Solve, Times
 from concf.strong.features import Clock
-from concf.strong.reranker import Context, Reranker, Weights
+from concf.strong.reranker import Context, Reranker
 from concf.strong.settings import STUDENT, StrongSettings
 from concf.strong.softmax import UserSoftmax
 from concf.strong.students import USUAL, listed_pairs

@@ -31,6 +31,7 @@ from torch import Tensor
 from concf.baselines.als import UserSolver
 from concf.baselines.table import timed_voters
 from concf.consensus.consensus import NOTHING
+from concf.consensus.fitting import Weights, fitted
 from concf.consensus.voters import Voter, kept_votes
 from concf.errors import note
 from concf.evaluation.scorers import Factors
@@ -41,7 +42,7 @@ from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import search
 from concf.strong.decision import TimeStage
-from concf.strong.reranker import TOP, Weights, fitted
+from concf.strong.reranker import TOP
 from concf.strong.run import StrongRun
 from concf.strong.search import n_consensus_users
 from concf.strong.settings import STUDENT, TIME

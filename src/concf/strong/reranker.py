@@ -8,18 +8,11 @@ It re-ranks the consensus of the voters by
 with r the rank that voter v gives the item (0 beyond its first K), and t one of T / 4, T and 4 T; x_h the features of
 voter h for the pair, y_h its score and its features of the item alone (`features.py`; for a voter without vectors the
 features of its listed items, see `voters.py`, and whether it lists this one); p_i and q_u the standardised logarithms
-of the item's number of users and of the user's number of items (or sums of their weights). The weights maximise the
-log-likelihood of the user's held-out items under a softmax of s over the user's list. A ridge penalty draws them to
-the plain consensus, where w_vT is the voter's weight and all else 0, for logs with few users:
+of the item's number of users and of the user's number of items (or sums of their weights). The weights w are fitted to
+the held-out items of users (`consensus/fitting.py`).
 
-    L(w) = sum_u [ log sum_i e^(s_ui) - sum_i t_ui s_ui ] + sum_f p_f (w_f - w0_f)^2,   s_ui = <w, x_ui>
-
-over the items i of each user's list; t_ui is 1 / (held-out items in the list) for a held-out item, else 0. The problem
-is convex and solved by Newton's method, so the weights depend on the features and the validation part alone.
-
-Each fold of the validated users is scored with weights fitted on the others (cross-fitting). No feature has a unit:
-ranks, standardised logarithms and scores divided by their standard deviation mean the same for voters that are fitted
-on more data, so the weights can be carried over to them.
+No feature has a unit: ranks, standardised logarithms and scores divided by their standard deviation mean the same for
+voters that are fitted on more data, so the weights can be carried over to them.
 """
 
 from __future__ import annotations
@@ -36,8 +29,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.consensus import NOTHING, consensus, rank_importance, ranks_over_time
+from concf.consensus.fitting import FOLDS, USERS, TrainingSet, Weights
 from concf.consensus.voters import LEAST_STD, LISTED_FEATURES, Voter
-from concf.errors import DataError
 from concf.evaluation.scorers import Factors
 from concf.runtime.executors import each_block, in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
@@ -48,28 +41,9 @@ PLAIN = 1  # index of T among the temperatures
 VOTER_FEATURES, CURVE_FEATURES = len(TEMPERATURES), 5  # features of a voter's rank; of popularity and activity
 HEAD_FEATURES = N_FEATURES + 2 * PAIR_FEATURES  # further features of a voter with vectors
 LIST_FEATURES = LISTED_FEATURES + 2 * (LISTED_FEATURES - 1) + 1  # further features of a voter without vectors
-PENALTY = 10.0  # penalty of a squared weight, times the variance of its feature; a user's cost has weight 1
-PENALTY_BEFORE = 100.0  # where the penalty draws to earlier weights
-LEAST_VARIANCE = 1e-6  # lower bound of a variance, so that a constant feature gets no weight
 TOP = 150  # items of a list that are re-ranked; the rest stays as it is
 MOST_LEARNERS = 8192  # most users that weights are fitted on
-FOLDS = 5
-STEPS = 50  # most Newton steps
-SLOW = 0.3  # the Hessian is renewed where a step is longer than this share of the one before
-USERS = 512  # users of a block in a Newton step
 SCORED_USERS = 512  # users of a block in re-ranking
-
-
-class Weights(NamedTuple):
-    """Fitted weights.
-
-    centre: [F] mean of each feature; everyone: [F] float64, fitted on all users; folds: [FOLDS, F] float64, fitted on
-    all folds but one
-    """
-
-    centre: Tensor
-    everyone: Tensor
-    folds: Tensor
 
 
 class Context(NamedTuple):
@@ -155,20 +129,22 @@ class Reranker:
         rows = torch.arange(len(self.users), device=self.users.device)[: max(0, MOST_LEARNERS - self.first)]
         fold = ((rows + self.first) % FOLDS).where(held_out[rows].any(1), FOLDS)
         fold, order = fold.sort(stable=True)  # users of a fold are adjacent
-        ends = accumulate(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS], initial=0)
+        ends = list(accumulate(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS], initial=0))
         features, empty = self.features(order)
         target, self.cached = held_out[order].to(features), (order, features)
         blocks = [
             [slice(begin, min(begin + USERS, last)) for begin in range(first, last, USERS)]
             for first, last in pairwise(ends)
         ]
-        mean = partial(self._mean, features, (~empty).to(features), list(chain(*blocks)))
-        centre, count = mean(1)
-        features.sub_(centre.to(features))
-        variance = mean(2)[0]  # of centred features, or rounding errors would count
+        there, every = (~empty).to(features), list(chain(*blocks))
+        count = there[: ends[-1]].sum(dtype=torch.float64)
+        self.group.all_reduce([count])
+        centre = (self._sum(features, there, every, 1) / count.clamp(min=1)).to(features)
+        features.sub_(centre)  # or rounding errors of the variance would count
+        variance = self._sum(features, there, every, 2) / count.clamp(min=1)
         target /= target.sum(1, keepdim=True).clamp(min=1)
         prior = self._plain(features.shape[2])
-        return TrainingSet(features, empty, target, blocks, prior, variance, centre.to(features), count, self.group)
+        return TrainingSet(features, empty, target, blocks, prior, variance, centre, count, self.group)
 
     @property
     def of_time(self) -> slice:
@@ -176,23 +152,17 @@ class Reranker:
         first = n_features(len(self.voters), len(self.heads), listed=0)
         return slice(first, first + TIME_FEATURES * (self.clock is not None))
 
-    def _mean(self, features: Tensor, there: Tensor, blocks: Sequence[slice], power: int) -> tuple[Tensor, Tensor]:
-        """([F], []) mean of a power, float64, of each feature over blocks of users, and the number of items.
-
-        there: [users, L] 1 for an item, 0 for padding. Centring changes no softmax, but reduces rounding errors in
-        single precision.
-        """
+    def _sum(self, features: Tensor, there: Tensor, blocks: Sequence[slice], power: int) -> Tensor:
+        """[F] sum of a power, float64, of each feature over blocks of users. there: [users, L] 0 for padding, else 1"""
         total = torch.zeros(features.shape[2], dtype=torch.float64, device=features.device)
-        count = torch.zeros_like(total[0])
 
-        def of_block(rows: slice) -> tuple[Tensor, Tensor]:
-            sums = torch.bmm(there[rows, None], features[rows].pow(power))  # several times as fast as a sum
-            return sums.double().sum((0, 1)), there[rows].sum(dtype=torch.float64)
+        def of_block(rows: slice) -> Tensor:  # a product is several times as fast as a sum
+            return torch.bmm(there[rows, None], features[rows].pow(power)).double().sum((0, 1))
 
-        for more, n in in_blocks(of_block, blocks, features.device):
-            total, count = total + more, count + n
-        self.group.all_reduce([total, count])
-        return total / count.clamp(min=1), count
+        for more in in_blocks(of_block, blocks, features.device):
+            total += more
+        self.group.all_reduce([total])
+        return total
 
     def _plain(self, n_features: int) -> Tensor:
         """[F] weights of the plain consensus."""
@@ -209,10 +179,7 @@ class Reranker:
         """
         everyone = torch.arange(len(self.users), device=self.users.device)
         choices = (weights.folds if cross_fitted else weights.everyone[None]).to(self.popularity)
-        lists, scores = (
-            torch.empty(*self.lists.shape, dtype=dtype, device=everyone.device)
-            for dtype in (self.lists.dtype, self.popularity.dtype)
-        )
+        lists, scores = torch.empty_like(self.lists), self.popularity.new_empty(self.lists.shape)
 
         def score(rows: Tensor, features: Tensor | None) -> None:
             if features is None:
@@ -319,132 +286,3 @@ def feature_rows(
     )
     times = [each.permute(2, 0, 1) for each in of_time]
     return torch.cat([votes, curve, *heads, *times, *lists]).permute(1, 2, 0)  # rows of features are slow to write
-
-
-class TrainingSet(NamedTuple):
-    """Training data of the weights.
-
-    features: [users, L, F], centred; empty: [users, L] padding of shorter lists; target: [users, L] t_ui; blocks: for
-    each fold, slices of its users; prior: [F] w0, float64; penalty: [F] p, at first the variance;
-    centre: [F] mean of each feature; n: number of their items; group: processes that share the users
-    """
-
-    features: Tensor
-    empty: Tensor
-    target: Tensor
-    blocks: list[list[slice]]
-    prior: Tensor
-    penalty: Tensor
-    centre: Tensor
-    n: Tensor
-    group: ProcessGroup
-
-    def penalised(self, prior: Tensor, strength: float) -> TrainingSet:
-        """Set the prior [F], and turn the variances into penalties. Call it once, after `and_earlier`."""
-        return self._replace(prior=prior, penalty=strength * self.penalty.clamp(min=LEAST_VARIANCE))
-
-    def and_earlier(self, earlier: Sequence[TrainingSet]) -> TrainingSet:
-        """Add the users of earlier windows, in a last fold, which is never left out."""
-        windows = self, *earlier
-        users = [blocks[-1].stop if (blocks := list(chain(*each.blocks))) else 0 for each in windows]
-        away = [each.centre - self.centre for each in windows]
-        shifted = [each.features[:n] + further for each, n, further in zip(windows, users, away, strict=True)]
-        empty, target = (
-            torch.cat([part[:n] for part, n in zip(parts, users, strict=True)])
-            for parts in ([each.empty for each in windows], [each.target for each in windows])
-        )
-        more = [slice(begin, min(begin + USERS, sum(users))) for begin in range(users[0], sum(users), USERS)]
-        n = sum(each.n for each in earlier) + self.n
-        share = torch.stack([each.n / n.clamp(min=1) for each in windows])[:, None]
-        centres, within = torch.stack(away).double(), torch.stack([each.penalty for each in windows])
-        variance = (share * (within + (centres - (share * centres).sum(0)).square())).sum(0)
-        return self._replace(
-            features=torch.cat(shifted), empty=empty, target=target, blocks=[*self.blocks, more], penalty=variance, n=n
-        )
-
-
-def fitted(training: TrainingSet, before: Tensor | None = None, penalty: float | None = None) -> Weights:
-    """Fit the weights.
-
-    before:  [F] weights fitted to more users, which a stronger penalty draws to; None: it draws to the plain consensus
-    penalty: replaces PENALTY
-    """
-    prior = training.prior if before is None else before.to(training.prior)
-    training = training.penalised(prior, (penalty or PENALTY) if before is None else PENALTY_BEFORE)
-    everyone, curvature = fit_weights(training, None, prior)
-    folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
-    if not everyone.isfinite().all():
-        raise DataError("the re-ranker's weights are not finite. Rescale voters with very large or small scores")
-    return Weights(training.centre, everyone, torch.stack(folds))
-
-
-def fit_weights(
-    training: TrainingSet, left_out: int | None, begin: Tensor, curvature: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """([F], [folds, F, F]) optimal weights, float64, and the last Hessian. left_out: the fold that is not fitted on.
-
-    begin: initial weights; curvature: Hessian of each fold near them. It changes little near the minimum, so it is kept
-    as long as the steps shrink quickly.
-    """
-    folds = [fold for fold in range(len(training.blocks)) if fold != left_out]
-
-    def newton(slope: Tensor, curvature: Tensor) -> Tensor:
-        step: Tensor = torch.linalg.solve(curvature[folds].sum(0) + torch.diag(2 * training.penalty), slope)
-        return step
-
-    blocks = [block for fold in folds for block in training.blocks[fold]]
-    tolerance = torch.finfo(training.features.dtype).eps ** 0.5
-    weights, (cost, slope) = begin, _slope(begin, training, blocks)
-    curvature = _curvature(begin, training) if curvature is None else curvature
-    step = newton(slope, curvature)
-    for _ in range(STEPS):
-        if step.abs().max() < tolerance:
-            break
-        further = _slope(weights - step, training, blocks)
-        if further[0] > cost * (1 + 1e-6):  # overshoot: halve the step
-            step = step / 2
-            continue
-        weights, (cost, slope), last = weights - step, further, step.abs().max()
-        step = newton(slope, curvature)
-        if step.abs().max() > SLOW * last:
-            curvature = _curvature(weights, training)
-            step = newton(slope, curvature)
-    return weights, curvature
-
-
-def _slope(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> tuple[float, Tensor]:
-    """Penalised cost of the weights, and its gradient [F]."""
-    small = weights.to(training.features)
-
-    def of_block(rows: slice) -> tuple[Tensor, Tensor]:
-        features, empty, target = training.features[rows], training.empty[rows], training.target[rows]
-        scores = (features @ small).masked_fill(empty, -torch.inf)
-        cost = (scores.logsumexp(1) - (target * scores.masked_fill(empty, 0)).sum(1)).sum()
-        return cost, (scores.softmax(1) - target).flatten() @ features.flatten(0, 1)
-
-    away = weights - training.prior
-    cost, slope = (training.penalty * away.square()).sum(), 2 * training.penalty * away
-    if not training.group.is_main:  # the penalty is added once
-        cost, slope = torch.zeros_like(cost), torch.zeros_like(slope)
-    for more_cost, more_slope in in_blocks(of_block, blocks, weights.device):
-        cost, slope = cost + more_cost, slope + more_slope
-    training.group.all_reduce([cost, slope])
-    return float(cost), slope
-
-
-def _curvature(weights: Tensor, training: TrainingSet) -> Tensor:
-    """[folds, F, F] Hessian of the cost of each fold, without the penalty."""
-    small = weights.to(training.features)
-
-    def of_block(rows: slice) -> Tensor:
-        features = training.features[rows]
-        share = (features @ small).masked_fill(training.empty[rows], -torch.inf).softmax(1)
-        mean = torch.bmm(share[:, None], features)[:, 0]
-        return features.mul(share[:, :, None]).flatten(0, 1).T @ features.flatten(0, 1) - mean.T @ mean
-
-    folds = [fold for fold, blocks in enumerate(training.blocks) for _ in blocks]
-    curvature = weights.new_zeros(len(training.blocks), len(weights), len(weights))
-    for fold, more in zip(folds, in_blocks(of_block, list(chain(*training.blocks)), weights.device), strict=True):
-        curvature[fold] += more
-    training.group.all_reduce([curvature])
-    return curvature

@@ -27,6 +27,7 @@ from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
 from concf.baselines.als import START, Pairs, UserSolver
+from concf.consensus.fitting import Weights
 from concf.data.parts import PARTS, TEST, TRAIN, VALID, origin
 from concf.data.split import Split
 from concf.errors import note
@@ -36,7 +37,6 @@ from concf.runs.fold_in import FoldedHead
 from concf.runs.settings import CONSENSUS
 from concf.runtime.settings import Settings
 from concf.strong.recipe import Recipe
-from concf.strong.reranker import Weights
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT
 from concf.strong.softmax import UserSoftmax
