@@ -198,13 +198,9 @@ def with_a_student(**parts: Any) -> RunSettings:
     """Two heads with a table each, that vote without learning from the consensus, as a student does."""
     apart = {"encoder": "mf", "sharing": "none", "dimensions": 24, "dropout": 0.0, "initial_std": 0.3}
     consensus = {"every": 1, "window": 2, "top_k": 20, "length": 20}
-    return settings(
-        "reference",
-        objectives=("squares=only-votes-squared-error", "cml=only-votes-cml", "student=bpr"),
-        consensus=consensus | {"non_voting": ("student",)},
-        balance={"on": False},
-        **parts | {"model": apart | parts.get("model", {})},
-    )
+    heads = "squares=only-votes-squared-error", "cml=only-votes-cml", "student=bpr"
+    more: dict[str, Any] = {"consensus": consensus | {"non_voting": ("student",)}, "balance": {"on": False}}
+    return settings("reference", objectives=heads, **more, **parts | {"model": apart | parts.get("model", {})})
 
 
 def close(one: dict[str, Any], other: dict[str, Any], share: float) -> None:

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from concf.baselines.factorisation import PureSVD
 from concf.errors import ConfigError, DataError
-from concf.evaluation.ranking import NOTHING, rank, top_k, top_k_of_sparse
+from concf.evaluation.ranking import NOTHING, cells_in, rank, top_k, top_k_of_sparse
 from concf.evaluation.scorers import Factors, ListFunction, ScoreFunction
 
 INF = float("inf")
@@ -86,7 +86,8 @@ def test_top_k_is_that_sort_in_long_rows_that_the_groups_do_not_divide(n, k, lev
 @given(rankings())
 def test_the_top_of_a_sparse_table_is_that_of_the_dense_one(drawn):
     scores, seen, k = drawn[0].clip(0), drawn[1], min(drawn[2], drawn[0].shape[1])
-    values, places = top_k_of_sparse(csr_array(scores), k, csr_array(seen))
+    sparse, hidden = csr_array(scores), csr_array(seen)
+    values, places = top_k_of_sparse(sparse, k, cells_in(sparse, hidden), hidden)
     wanted, expected = top_k(torch.tensor(np.where(seen, -INF, scores)), k)
     assert torch.equal(values, wanted)
     assert torch.equal(places[wanted > -INF], expected[wanted > -INF])

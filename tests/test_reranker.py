@@ -21,7 +21,7 @@ from torch import Tensor
 from concf.baselines.neighbours import RP3beta
 from concf.consensus import fitting, voters
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
-from concf.evaluation.scorers import Factors
+from concf.evaluation.scorers import Factors, Offset
 from concf.strong import features, reranker
 from concf.strong.reranker import Context, Reranker
 
@@ -284,9 +284,12 @@ def test_a_voter_without_vectors_has_the_literal_lists_and_features(monkeypatch,
             assert found.listed[row, place].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_a_voter_with_sparse_scores_is_that_with_dense_ones() -> None:
+@pytest.mark.parametrize("dense", [0.0, 2.0], ids=["by dense blocks", "by sparse ones"])
+def test_a_voter_with_sparse_scores_is_that_with_dense_ones(monkeypatch, dense: float) -> None:
+    monkeypatch.setattr(voters, "DENSE", dense)
     walks, everyone = RP3beta(neighbours=3).fit(case().train), torch.arange(USERS)
-    both = walks, Table(walks.scores(everyone))
+    both = Offset(walks, 0), Table(walks.scores(everyone))
+    assert both[0].sparse(everyone) is not None
     found, expected = (by_scores("walks", each, case().train, everyone, 2 * TOP_K) for each in both)
     assert torch.equal(found.lists, expected.lists)
     figures = [(each.listed, each.of_items) for each in (found, expected)]

@@ -74,7 +74,7 @@ BUGS = [
     ),
     Bug(
         "consensus/features.py", "HeadFeatures.__call__",
-        "_powers(cosine.mul_(valid[:, None]))", "_powers(cosine)",
+        "_powers(inner[..., :-1].mul_(valid[:, None]))", "_powers(inner[..., :-1])",
         "the padding of short histories counts as similar items", "features",
     ),
     Bug(

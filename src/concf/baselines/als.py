@@ -15,8 +15,7 @@ pairs than there are factors is then solved as a system of the size of its pairs
 all others as one of the size of the factors. Rows of similar length are solved together.
 
 A fit on a CPU solves only short rows exactly. Long ones take a few steps of conjugate gradients from the vectors of the
-sweep before, preconditioned by M_u: the cost grows with a row's pairs, not with their square. New users are always
-solved exactly.
+sweep before, preconditioned by M_u: the cost grows with a row's pairs, not their square. New users are solved exactly.
 """
 
 from __future__ import annotations
@@ -190,8 +189,7 @@ class ALS:
 
     pairs: the pairs to fit; shape: (users, items); factors: d; unobserved: a; penalty: b
     group: each rank has the pairs and vectors of its `shape[0]` local users; it solves these, and every `size`-th
-           item, whose pairs the other ranks send. All ranks hold all item vectors and, while items are solved, all
-           user vectors
+           item, whose pairs the others send. All hold all item vectors, and all users' while items are solved
     """
 
     def __init__(self, pairs: Pairs, shape: tuple[int, int], factors: int, group: ProcessGroup = ALONE) -> None:

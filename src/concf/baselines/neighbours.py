@@ -277,7 +277,7 @@ def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) ->
 
 def _sparse_product(left: Rows, rows: Tensor, right: Rows) -> csr_array:
     """[b, columns of right] those rows [b] of left @ right, on a CPU."""
-    several = left.matrix[rows.numpy()] if len(left.ends) > 2 else left.matrix  # indexing would take longer
+    several = left.matrix if len(left.ends) == len(rows) + 1 == 2 else left.matrix[rows.numpy()]  # which takes longer
     return several @ right.matrix
 
 

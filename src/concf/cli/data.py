@@ -88,7 +88,7 @@ def data_statistics(
 
     `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
     """
-    from concf.data.catalogue import CATALOGUE
+    from concf.data.catalogue import is_catalogued
     from concf.data.prepare import filter_of, read_source, reading_of
     from concf.data.prepare import prepare as prepare_data
     from concf.data.reading.read import columns_of
@@ -109,7 +109,8 @@ def data_statistics(
         {"filter": "; then ".join(step.describe() for step in filters) or "none", **left.statistics()}
         for filters, left in logs
     ]
-    columns = {} if origin["name"] in (*CATALOGUE, "demo") else columns_of(source, reading_of(log))
+    known = "simulation" in origin or is_catalogued(source)
+    columns = {} if known else columns_of(source, reading_of(log))
     first, last = interactions.timestamp, interactions.last
     times = [] if first is None or last is None else [moment(first.min()), moment(last.max())]
     if as_json:

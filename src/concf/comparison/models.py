@@ -30,8 +30,7 @@ FIXED = ("weights", "refit")  # settings that a grid cannot change
 class Trained(Settings):
     """Run of a preset that recommends by its consensus, or by the head with the best validation metric.
 
-    Further names are settings that differ from the preset, such as `consensus.weight`; `single` is an objective that is
-    trained alone.
+    Further names are settings that differ from the preset, such as `consensus.weight`; `single`: an objective, alone.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -36,8 +36,7 @@ USERS = 512  # users of a block in a Newton step
 class Weights(NamedTuple):
     """Fitted weights.
 
-    centre: [F] mean of each feature; everyone: [F] float64, fitted on all users; folds: [FOLDS, F] float64, fitted on
-    all folds but one
+    centre: [F] mean of each feature; everyone: [F] float64, of all users; folds: [FOLDS, F] float64, of all but one
     """
 
     centre: Tensor

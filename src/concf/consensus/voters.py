@@ -9,6 +9,7 @@ from math import exp
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores in memory at a time
 CELLS_SUMMED = 1 << 17  # scores that are summed at a time on a CPU, in its cache
+DENSE = 0.4  # share of stored scores from which a dense table is faster than a sparse one
 CELLS_HELD = 16  # numbers in memory per listed item while its features are computed, about
 LISTED_FEATURES = 3  # item z-score, relative score, score
 LEAST_UNIT = 1e-12  # standard deviation of all scores below which they carry no information
@@ -113,8 +115,8 @@ def first_items(
 ) -> tuple[Tensor, Tensor]:
     """([n, k], [n, k]) best items that users [n] have not used, -1 where there are fewer, and their scores.
 
-    sums: [4, items] float64, to which these users' are added: of scores, of their squares, of scores of the item's
-    users, and of these users
+    sums: [4, items] float64, to which are added for each item: the users' scores, their squares, the scores of those
+    with a pair, and the number of these
     """
     device, n_items = users.device, train.shape[1]
     k = min(k, n_items)
@@ -122,12 +124,14 @@ def first_items(
     @torch.no_grad()
     def rank_block(block_users: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         used = train[block_users.cpu().numpy()]
-        few = scorer.sparse(block_users) if isinstance(scorer, SparseScorer) else None
-        if few is not None:
-            more = None if sums is None else _sums_of_sparse(few, used)
-            values, items = top_k_of_sparse(few, k, used)
+        few = scorer.sparse(block_users) if device.type == "cpu" and isinstance(scorer, SparseScorer) else None
+        if few is not None and few.nnz < DENSE * few.shape[0] * n_items:
+            own = cells_in(few, used)
+            more = None if sums is None else _sums_of_sparse(few, own, used)
+            values, items = top_k_of_sparse(few, k, own, used)
         else:
-            block, cells = scorer.scores(block_users).to(device), torch.from_numpy(flat_cells(used)).to(device)
+            block = scorer.scores(block_users).to(device) if few is None else torch.from_numpy(few.toarray())
+            cells = torch.from_numpy(flat_cells(used)).to(device)
             more = None if sums is None else _sums(block, cells)
             block.view(-1).index_fill_(0, cells, -torch.inf)
             values, items = top_k(block, k)
@@ -158,10 +162,9 @@ def _sums(block: Tensor, cells: Tensor) -> Tensor:
     return sums
 
 
-def _sums_of_sparse(block: csr_array, used: csr_array) -> Tensor:
-    """`_sums` of a sparse block. used: [b, items] its users' pairs"""
-    own, count = cells_in(block, used), partial(np.bincount, minlength=block.shape[1])
-    item, score = block.indices, block.data.astype(np.float64)
+def _sums_of_sparse(block: csr_array, own: NDArray[np.bool_], used: csr_array) -> Tensor:
+    """`_sums` of a sparse block. used: [b, items] its users' pairs; own: [nnz] whether a stored score is of one"""
+    item, score, count = block.indices, block.data.astype(np.float64), partial(np.bincount, minlength=block.shape[1])
     sums = count(item, score), count(item, score**2), count(item[own], score[own]), count(used.indices)
     return torch.from_numpy(np.stack(sums))
 

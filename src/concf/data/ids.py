@@ -19,8 +19,7 @@ MAX_ID_BYTES = 1024
 class Ids:
     """Distinct ids in ascending order: integers by value, strings by code point.
 
-    values: [n] int64, or object with str. The position of an id depends on the set of ids alone, never on the order
-    of rows in a file.
+    values: [n] int64, or object with str. An id's position depends on the set of ids alone, never on the order of rows.
     """
 
     def __init__(self, values: NDArray[Any]) -> None:

@@ -121,8 +121,7 @@ def prepare(
 def split_of(data: Any, seed: int, **options: Unpack[LogOptions]) -> Split:
     """Return the data to train on: a `Split`, a prepared folder, or a log that the options split.
 
-    By default the protocol follows the log (`_protocols`), and items with fewer than 5 users are left out, unless the
-    protocol filters itself.
+    By default the protocol follows the log (`_protocols`). Unless it has a filter, items need 5 users or more.
     """
     settings = chosen(options)
     if isinstance(data, Split) or (isinstance(data, str | Path) and Path(data).is_dir()):

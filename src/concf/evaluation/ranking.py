@@ -57,14 +57,15 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, columns
 
 
-def top_k_of_sparse(scores: csr_array, k: int, seen: csr_array) -> tuple[Tensor, Tensor]:
+def top_k_of_sparse(scores: csr_array, k: int, own: NDArray[np.bool_], seen: csr_array) -> tuple[Tensor, Tensor]:
     """`top_k` of a sparse table [b, n] of float32 scores, none below 0; the cells of `seen` [b, n] count as -inf.
 
-    Scores become integers that sort by score, then by the lower column. Few stored ones are followed by zeros.
+    own: [nnz] whether a stored score is of such a cell. Scores become integers that sort by score, then by the lower
+    column. Where a row stores fewer than k, zeros follow.
     """
     first, ends = np.iinfo(np.int32).max, scores.indptr
     keys = (scores.data.view(np.int32).astype(np.int64) << 32) | (first - scores.indices)
-    keys[cells_in(scores, seen)] = 0
+    keys[own] = 0
     best = np.zeros((len(ends) - 1, k), np.int64)
     for row, (begin, end) in zip(best, pairwise(ends), strict=True):
         stored = keys[begin:end]

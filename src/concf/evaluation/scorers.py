@@ -26,10 +26,10 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class SparseScorer(Protocol):
-    """Scores items for a block of users, most of them 0 and none below."""
+    """Scores items for a block of users on a CPU: most scores are 0, and none is below 0."""
 
     def sparse(self, users: Tensor) -> csr_array | None:
-        """[b] user positions -> [b, items] float32 scores; None: they are not sparse, or not on a CPU."""
+        """[b] user positions -> [b, items] float32 scores; None: they are not sparse."""
 
 
 class BlockScorer(ABC):

@@ -185,8 +185,7 @@ class Ranker:
         consensus list gets the list of the best head; a user without training pairs gets the most popular items.
 
         hidden: for each user, positions of items that may not be shown
-        anew:   the voters of a consensus rank again, since its stored lists lack training items; the score is the mean
-                of R
+        anew:   the voters of a consensus rank again, as its stored lists lack training items; the score is the mean R
         among:  the only items that may be shown to any of the users; every voter ranks all of them
         """
         if self.known(by) in self.heads:

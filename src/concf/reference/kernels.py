@@ -1,8 +1,8 @@
 """Fused operations of a training step, each with its gradient in closed form.
 
 Plain PyTorch could compute each formula, but would store tensors of rows x items, or users x list x dimensions. On a
-GPU the inner loops are Triton kernels, on a CPU blocks that fit into cache (and a small softmax is kept for its
-gradient)."""
+GPU the inner loops are Triton kernels, on a CPU blocks that fit into cache (a small softmax is kept for its gradient).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Refuse a training run whose largest tables cannot fit into free memory.
 
 Some systems grant any allocation and kill the process when it writes to it: so peak memory is estimated from the
-settings before the first allocation. The estimate is a lower bound: temporary tensors, libraries and the log itself
-come on top.
+settings before the first allocation. The estimate is a lower bound, without temporary tensors, libraries and the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The model card of a run: its data, metrics, settings and limits, and how to load it.
 
-The card is made from the checkpoint alone, without times or paths: a resumed run has the same card as a run that was
-never killed.
+The card is made from the checkpoint alone, without times or paths: that of a resumed run is no different.
 """
 
 from __future__ import annotations

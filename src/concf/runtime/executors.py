@@ -16,7 +16,7 @@ from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
+from itertools import islice, pairwise
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -34,6 +34,7 @@ RAY = "ray"
 ENGINES = ("processes", RAY)
 RUNS_PER_GPU = 6  # training runs that share a GPU well
 RETRIES = 3  # of a job whose worker died
+AHEAD = 8  # jobs of a thread that are begun before a result is taken: results of all could fill the memory
 CPU_BLOCKS = 8  # blocks that an operation is divided into, for the threads
 OBJECT_STORE = 100 << 20  # bytes for functions and results, which are small
 WORKER = "concf-worker"  # begins the name of a thread
@@ -63,10 +64,13 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
     if key not in _pools:
         _pools.setdefault(key, ThreadPoolExecutor(threads, WORKER))
     limit = _blas().limit(limits=1, user_api="blas")
-    pending = deque(_pools[key].submit(alone, job) for job in jobs)
+    submitted = (_pools[key].submit(alone, job) for job in jobs)
+    pending = deque(islice(submitted, AHEAD * threads))
     try:
         while pending:
-            yield pending.popleft().result()
+            result = pending.popleft().result()
+            pending.extend(islice(submitted, 1))
+            yield result
     finally:
         for future in pending:
             future.cancel()

@@ -119,7 +119,9 @@ class Reranker:
             )[1]  # fmt: skip
 
         each_block(agree, len(users), users.device)
-        self.cached: tuple[Tensor, Tensor] | None = None  # [n] first rows, in some order, and their centred features
+        self.cached: tuple[Tensor, Tensor] | None = (
+            None  # [n] first rows, in some order, and [n, L, F] of them, centred
+        )
 
     def training(self, held_out: Tensor) -> TrainingSet:
         """Training data of the weights. held_out: [n, TOP or fewer] whether a listed item is held out for validation
@@ -140,7 +142,7 @@ class Reranker:
         count = there[: ends[-1]].sum(dtype=torch.float64)
         self.group.all_reduce([count])
         centre = (self._sum(features, there, every, 1) / count.clamp(min=1)).to(features)
-        features.sub_(centre)  # or rounding errors of the variance would count
+        features.sub_(centre)  # changes no softmax, but reduces rounding errors
         variance = self._sum(features, there, every, 2) / count.clamp(min=1)
         target /= target.sum(1, keepdim=True).clamp(min=1)
         prior = self._plain(features.shape[2])

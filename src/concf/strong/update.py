@@ -45,8 +45,7 @@ def update(
 ) -> StrongRun:
     """Make a new run that has learned from a newer log too; the run itself stays as it was.
 
-    log:     the newer log, in any form that `prepare` reads; columns are read as those of the first log were, unless
-             `options` say otherwise
+    log:     the newer log, in any form that `prepare` reads; columns are read as those of the first log, or as you say
     out:     a folder for the new run; `train` can resume it from its first checkpoint on
     device, watch: as for `train`
     options: see `UpdateOptions`. With `drop_before`, users and items without a pair left leave the run, and items that
