@@ -204,8 +204,8 @@ def with_a_student(**parts: Any) -> RunSettings:
 
 
 def close(one: dict[str, Any], other: dict[str, Any], share: float) -> None:
-    """Losses up to a share; gradients, and the weights that follow them, are more sensitive."""
-    for name, times in (("loss", 1), ("consensus_loss", 1), ("gradient", 30), ("weight", 10)):
+    """Losses up to a share; weights and gradients are more sensitive: of seven rounds one gradient was 1.2 % off."""
+    for name, times in (("loss", 1), ("consensus_loss", 1), ("gradient", 20), ("weight", 10)):
         expected = pytest.approx(list(other[name].values()), rel=times * share, abs=1e-6)
         assert list(one[name].values()) == expected, name
 

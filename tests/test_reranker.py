@@ -292,8 +292,8 @@ def test_a_voter_with_sparse_scores_is_that_with_dense_ones(monkeypatch, dense: 
     assert both[0].sparse(everyone) is not None
     found, expected = (by_scores("walks", each, case().train, everyone, 2 * TOP_K) for each in both)
     assert torch.equal(found.lists, expected.lists)
-    figures = [(each.listed, each.of_items) for each in (found, expected)]
-    torch.testing.assert_close(*figures, rtol=1e-6, atol=1e-7)
+    assert torch.allclose(found.listed, expected.listed, rtol=1e-6, atol=1e-7)
+    assert torch.allclose(found.of_items, expected.of_items, rtol=1e-6, atol=1e-7)
 
 
 def test_a_voter_without_vectors_has_no_unit_and_may_know_nothing() -> None:
